@@ -1,0 +1,423 @@
+// The thread behind a logger: takes records from the ring, formats them, and hands them to the sinks in batches.
+//
+// How a flush cannot be lost: it is not an element of the ring. flush() takes a ticket; the thread, once it has seen the ticket,
+// takes as many records as the ring can hold, or finds the ring empty, whichever comes first. Either way every record that was in the
+// ring when the ticket was drawn has been written or was evicted (and counted), whatever has been logged since.
+//
+// How the thread sleeps: after work it naps, for longer and longer, without anybody having to wake it, so that a burst of lines
+// pays for no wake-up. Only after some idle milliseconds does it wait in the ring's wait_pop(), and the next line wakes it.
+#pragma once
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "muses/detail/cache_line.hpp"
+#include "muses/detail/duration.hpp"
+#include "muses/detail/log_ring.hpp"
+#include "muses/detail/log_sinks.hpp"
+#include "muses/detail/log_text.hpp"
+#include "muses/detail/semaphore.hpp"
+#include "muses/detail/stop_token.hpp"
+
+namespace muses {
+
+/// What became of the lines of a logger. Each number is exact by itself; after stop() lines logged = written + dropped.
+struct LogStats {
+    std::uint64_t written = 0;      ///< lines handed to the sinks
+    std::uint64_t dropped = 0;      ///< lines that no sink has seen: evicted, refused by a full ring, out of memory, or logged after stop()
+    std::uint64_t sink_errors = 0;  ///< calls into a sink that threw, a full disk among them
+};
+
+namespace detail {
+
+/// What: ring, thread and sinks of one logger.
+/// Complexity: submit() is a push into the ring and a load.
+/// Threads: any, except where said.
+/// Lifetime: shared by the Logger and the thread, so that a sink may let go of the Logger it is called by.
+/// Limits: the ring's capacity; kBatch records are taken out of it at a time.
+class LogCore {
+public:
+    LogCore(std::size_t capacity, OverflowPolicy overflow) : capacity_(capacity), ring_(capacity, overflow) { batch_.reserve(kBatch); }
+
+    /// Starts the thread, once. It takes no signals of the process (a broken pipe is an error of a sink, not the end of the program).
+    /// Throws std::system_error when the system refuses a thread.
+    static void start(const std::shared_ptr<LogCore>& core) {
+        sigset_t signals;
+        sigset_t before;
+        ::sigfillset(&signals);
+        for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGPROF}) ::sigdelset(&signals, fault);
+        ::pthread_sigmask(SIG_SETMASK, &signals, &before);
+        try {
+            core->thread_ = std::thread([core] { core->run(); });
+        } catch (...) {
+            ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+            throw;
+        }
+        ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    }
+
+    /// Takes a record; what is lost for it is counted.
+    void submit(LogRecord&& record) noexcept {
+        const std::uint64_t lost = ring_.push(std::move(record), !on_own_thread(), [this] { bell_.ring(); });
+        if (lost != 0) [[unlikely]] count_lost(lost);
+        if (synchronous_.load(std::memory_order_relaxed)) [[unlikely]] flush_now();  // relaxed: no data goes with it
+    }
+
+    void count_lost(std::uint64_t lines) noexcept { dropped_.fetch_add(lines, std::memory_order_relaxed); }  // relaxed: guards nothing
+
+    void add_sink(std::unique_ptr<LogSink> sink) {
+        const std::lock_guard lock(mutex_);
+        new_sinks_.push_back(Sink{std::move(sink)});
+    }
+
+    void reopen() {
+        const std::lock_guard lock(mutex_);
+        reopen_ = true;
+        call_thread();
+    }
+
+    /// False when the deadline came first, or on the logger's own thread, which cannot wait for itself.
+    bool flush(SteadyTime deadline) {
+        if (on_own_thread()) return false;
+        std::unique_lock lock(mutex_);
+        const std::uint64_t ticket = ++flush_wanted_;
+        call_thread();
+        const auto done = [&] { return flushed_ >= ticket || ended_; };
+        if (deadline != kNever) return changed_.wait_until(lock, deadline, done);
+        changed_.wait(lock, done);
+        return true;
+    }
+
+    /// Returns when everything that was logged before is written and the thread has ended; on the logger's own thread at once.
+    void stop() {
+        std::thread ended;
+        {
+            std::unique_lock lock(mutex_);
+            stop_ = true;
+            ring_.stop();
+            call_thread();
+            if (on_own_thread()) return;
+            changed_.wait(lock, [&] { return ended_; });
+            ended = std::move(thread_);
+        }
+        if (ended.joinable()) ended.join();
+    }
+
+    /// Lets the thread go its own way.
+    void detach() {
+        const std::lock_guard lock(mutex_);
+        if (thread_.joinable()) thread_.detach();
+    }
+
+    /// From now on each line is written before submit() returns, if that takes no longer than a second: for the last moments of the
+    /// process, in which no later flush may come.
+    void set_synchronous() noexcept { synchronous_.store(true, std::memory_order_relaxed); }  // relaxed: no data goes with it
+
+    [[nodiscard]] LogStats stats() const noexcept {
+        // Relaxed: counters, each exact by itself.
+        return {written_.load(std::memory_order_relaxed), dropped(), sink_errors_.load(std::memory_order_relaxed)};
+    }
+
+    [[nodiscard]] bool on_own_thread() const noexcept { return current_ == this; }
+
+private:
+    static constexpr std::size_t kBatch = 256;
+    static constexpr std::chrono::microseconds kShortestNap{50};
+    static constexpr std::chrono::microseconds kLongestNap{800};
+
+    struct Sink {
+        std::unique_ptr<LogSink> sink;
+        bool failure_told = false;
+    };
+
+    /// Ends a nap, and never makes the ringing thread wait. Remembered until the next nap.
+    class Bell {
+    public:
+        void ring() noexcept {
+            rung_.store(true, std::memory_order_seq_cst);  // pairs with the load in nap_until(), as SleepSemaphore asks for
+            if (sleeper_.has_sleepers()) sleeper_.wake_one();
+        }
+
+        /// Returns when the bell rings or has rung since the last call, or at the deadline.
+        void nap_until(SteadyTime deadline) noexcept {
+            sleeper_.announce();
+            // seq_cst: pairs with the store in ring().
+            if (rung_.load(std::memory_order_seq_cst) || !sleeper_.wait_until(deadline)) sleeper_.withdraw();
+            rung_.exchange(false, std::memory_order_acquire);  // acquire: pairs with the store in ring()
+        }
+
+    private:
+        std::atomic<bool> rung_{false};
+        SleepSemaphore<> sleeper_;
+    };
+
+    // ---- on other threads ----
+
+    /// With mutex_ held, after an order was written: makes the thread look at it, whether it naps or sleeps.
+    void call_thread() noexcept {
+        bell_.ring();
+        sleep_.request_stop();
+    }
+
+    void flush_now() noexcept {
+        try {
+            flush(deadline_after(std::chrono::seconds(1)));
+        } catch (...) {  // a mutex that failed: the line stays queued
+        }
+    }
+
+    // ---- on the logger's own thread ----
+
+    void run() noexcept {
+        current_ = this;
+        name_thread();
+        // Ends when everything is refused and the ring is empty: then nothing can come any more. What settle() has taken is in the batch.
+        for (bool stopping = false; !stopping || !ring_.empty() || !batch_.empty();) {
+            const std::size_t taken = batch_.size() + ring_.pop(batch_, kBatch - batch_.size());
+            // After the pop, so that a line never misses a sink or a reopen that came before it.
+            stopping = take_orders();
+            deliver();
+            complete_flush(taken);
+            settle(taken, stopping);
+        }
+        {
+            const std::lock_guard lock(mutex_);
+            ended_ = true;
+        }
+        changed_.notify_all();
+        current_ = nullptr;
+    }
+
+    bool take_orders() noexcept {
+        bool reopen = false;
+        bool stopping = false;
+        try {
+            const std::lock_guard lock(mutex_);
+            if (!new_sinks_.empty()) {
+                std::move(new_sinks_.begin(), new_sinks_.end(), std::back_inserter(sinks_));
+                new_sinks_.clear();
+            }
+            reopen = std::exchange(reopen_, false);
+            stopping = stop_;
+            newest_ticket_ = flush_wanted_;
+            if (sleep_.stop_requested()) sleep_ = stop_source();
+        } catch (...) {  // no memory: tried again next time
+        }
+        if (reopen) for_each_sink([](LogSink& sink) { sink.reopen(); });
+        return stopping;
+    }
+
+    /// Writes the batch, tells of losses, and flushes the sinks.
+    void deliver() noexcept {
+        for (const LogRecord& record : batch_) deliver(record);
+        const bool told = tell_losses();
+        if (told || !batch_.empty()) for_each_sink([](LogSink& sink) { sink.flush(); });
+        batch_.clear();
+    }
+
+    void deliver(const LogRecord& record) noexcept {
+        try {
+            message_.clear();
+            record.render(message_);
+            if (record.suppressed() != 0) {
+                message_ += " (";
+                message_ += std::to_string(record.suppressed());
+                message_ += " similar lines held back)";
+            }
+            write(record.level(), record.time_ns(), record.thread(), message_);
+            written_.fetch_add(1, std::memory_order_relaxed);  // relaxed: a counter guards nothing
+        } catch (...) {  // no memory for the text
+            count_lost(1);
+        }
+    }
+
+    void write(LogLevel level, std::int64_t time_ns, std::uint32_t thread, std::string_view message) {
+        const LogEntry entry = compose(level, time_ns, thread, message);
+        for_each_sink([&](LogSink& sink) { sink.write(entry); });
+    }
+
+    /// The entry's views are valid until the next call.
+    LogEntry compose(LogLevel level, std::int64_t time_ns, std::uint32_t thread, std::string_view message) {
+        const std::string_view time = time_text_(time_ns);
+        line_ = time;
+        line_ += ' ';
+        line_ += log_level_column(level);
+        line_ += " [";
+        line_ += std::to_string(thread);
+        line_ += "] ";
+        append_escaped(line_, message);
+        return {level, time_ns, thread, time, message, line_};
+    }
+
+    /// Writes a line about what was lost since the last one. True when there was something to tell.
+    bool tell_losses() noexcept {
+        const std::uint64_t lost = dropped();
+        if (lost == losses_told_) return false;
+        try {
+            const std::string text = std::to_string(lost - losses_told_) + " log lines were dropped here";
+            write(LogLevel::Warn, log_wall_clock(), log_thread_id(), text);
+            losses_told_ = lost;
+        } catch (...) {  // no memory: told with the next ones
+            return false;
+        }
+        return true;
+    }
+
+    /// Calls f on every sink; one that throws keeps nothing from the others.
+    template <class F>
+    void for_each_sink(F&& f) noexcept {
+        for (Sink& sink : sinks_) {
+            try {
+                f(*sink.sink);
+            } catch (const std::exception& e) {
+                count_failure(sink, e.what());
+            } catch (...) {
+                count_failure(sink, "unknown exception");
+            }
+        }
+    }
+
+    /// Counts; the first time also tells the other sinks, or standard error when there is none that takes it.
+    void count_failure(Sink& failed, const char* what) noexcept {
+        sink_errors_.fetch_add(1, std::memory_order_relaxed);  // relaxed: a counter guards nothing
+        if (std::exchange(failed.failure_told, true)) return;
+        try {
+            const std::string message = std::string("a log sink has failed: ") + what + " (later failures are only counted)";
+            LogTimeText time_text;  // the members are in use: a line is on its way
+            std::string line(time_text(log_wall_clock()));
+            const std::string time = line;
+            line += " ERROR [" + std::to_string(log_thread_id()) + "] ";
+            append_escaped(line, message);
+            const LogEntry entry{LogLevel::Error, log_wall_clock(), log_thread_id(), time, message, line};
+            bool taken = false;
+            for (Sink& other : sinks_) {
+                if (&other == &failed || other.failure_told) continue;
+                try {
+                    other.sink->write(entry);
+                    other.sink->flush();  // this may be the flush of the last batch for a while
+                    taken = true;
+                } catch (const std::exception& e) {
+                    count_failure(other, e.what());  // not deep: each sink tells of itself once
+                } catch (...) {
+                    count_failure(other, "unknown exception");
+                }
+            }
+            line += '\n';
+            if (!taken && ::write(STDERR_FILENO, line.data(), line.size()) < 0) return;  // nobody left to tell
+        } catch (...) {  // no memory for the report; it is counted
+        }
+    }
+
+    /// See the top of the file. `taken` records have left the ring since the last call, all of them delivered by now.
+    void complete_flush(std::size_t taken) noexcept {
+        if (ticket_in_work_ == ticket_done_) {
+            if (newest_ticket_ == ticket_done_) return;
+            ticket_in_work_ = newest_ticket_;  // seen just now: what counts is taken from here on
+            still_to_take_ = capacity_;
+        } else {
+            still_to_take_ -= std::min(still_to_take_, taken);
+        }
+        if (still_to_take_ != 0 && !ring_.empty()) return;
+        ticket_done_ = ticket_in_work_;
+        {
+            const std::lock_guard lock(mutex_);
+            flushed_ = ticket_done_;
+        }
+        changed_.notify_all();
+    }
+
+    /// Naps or sleeps when there was nothing to do.
+    void settle(std::size_t taken, bool stopping) noexcept {
+        if (taken != 0) {
+            nap_ = kShortestNap;
+        } else if (!ring_.empty() || (!stopping && nap_ <= kLongestNap)) {
+            // A ring that is not empty but gives nothing: a thread was interrupted in the middle of its push.
+            bell_.nap_until(deadline_after(std::min(nap_, kLongestNap)));
+            nap_ = std::min(2 * nap_, 2 * kLongestNap);
+        } else if (!stopping) {
+            try {
+                ring_.wait_pop(batch_, sleep_token());
+            } catch (...) {  // no memory for the token's callback: naps go on
+                bell_.nap_until(deadline_after(kLongestNap));
+            }
+            nap_ = kShortestNap;
+        }
+    }
+
+    stop_token sleep_token() {
+        const std::lock_guard lock(mutex_);
+        return sleep_.get_token();
+    }
+
+    static void name_thread() noexcept {
+#if defined(__linux__)
+        ::pthread_setname_np(::pthread_self(), "muses-log");
+#elif defined(__APPLE__)
+        ::pthread_setname_np("muses-log");
+#endif
+    }
+
+    [[nodiscard]] std::uint64_t dropped() const noexcept {
+        return dropped_.load(std::memory_order_relaxed);  // relaxed: a counter guards nothing
+    }
+
+    inline static thread_local const LogCore* current_ = nullptr;  // the core whose thread this is
+
+    const std::size_t capacity_;
+    LogRing ring_;
+
+    // Read by every line, written once.
+    std::atomic<bool> synchronous_{false};
+
+    // Written by the threads that log, when they lose something.
+    alignas(kCacheLine) std::atomic<std::uint64_t> dropped_{0};
+
+    // Written by the logger's thread, for each line.
+    alignas(kCacheLine) std::atomic<std::uint64_t> written_{0};
+    std::atomic<std::uint64_t> sink_errors_{0};
+    Bell bell_;
+
+    std::mutex mutex_;  // guards the next eight; never held while a sink runs
+    std::condition_variable changed_;  // flushed_ or ended_
+    std::vector<Sink> new_sinks_;
+    std::thread thread_;
+    stop_source sleep_;               // a stop ends the thread's sleep; renewed after each
+    std::uint64_t flush_wanted_ = 0;  // the last ticket drawn
+    std::uint64_t flushed_ = 0;       // the last ticket completed
+    bool reopen_ = false;
+    bool stop_ = false;
+    bool ended_ = false;
+
+    // The logger's thread only.
+    std::vector<Sink> sinks_;
+    std::vector<LogRecord> batch_;
+    std::string message_;
+    std::string line_;
+    LogTimeText time_text_;
+    std::uint64_t losses_told_ = 0;
+    std::uint64_t newest_ticket_ = 0;
+    std::uint64_t ticket_in_work_ = 0;
+    std::uint64_t ticket_done_ = 0;
+    std::size_t still_to_take_ = 0;
+    std::chrono::microseconds nap_ = kShortestNap;
+};
+
+}  // namespace detail
+}  // namespace muses

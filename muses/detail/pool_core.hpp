@@ -1,0 +1,359 @@
+// The engine of ThreadPool: lanes, workers, quiescence and shutdown. Lives as long as the pool or the last of its workers.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "muses/detail/cache_line.hpp"
+#include "muses/detail/duration.hpp"
+#include "muses/detail/pool_job.hpp"
+#include "muses/detail/pool_lane.hpp"
+#include "muses/detail/pool_options.hpp"
+#include "muses/detail/pool_parking.hpp"
+#include "muses/detail/this_thread.hpp"
+
+namespace muses::detail {
+
+class PoolCore;
+
+/// What the calling thread is doing for a pool: it is one of its workers, or it discards one of its jobs. Contexts nest, since a
+/// job that is discarded may, while it is destroyed, discard another or destroy its pool.
+struct PoolContext {
+    const PoolCore* core;
+    std::size_t lane;         // of a worker
+    bool worker;              // may submit while the pool stops
+    std::uint64_t held;       // jobs in this thread's hands that do not count as finished yet
+    bool orphaned = false;    // the pool was destroyed by the job that this worker runs: leave after it
+    PoolContext* outer = nullptr;
+
+    static PoolContext*& top() noexcept {
+        static thread_local constinit PoolContext* context = nullptr;
+        return context;
+    }
+
+    PoolContext(const PoolCore* c, bool is_worker, std::size_t lane_index, std::uint64_t jobs) noexcept
+        : core(c), lane(lane_index), worker(is_worker), held(jobs), outer(std::exchange(top(), this)) {}
+    PoolContext(const PoolContext&) = delete;
+    PoolContext& operator=(const PoolContext&) = delete;
+    ~PoolContext() { top() = outer; }
+};
+
+/// What: everything of a ThreadPool but its threads.
+/// Complexity: a push or a take is a short critical section on a lane; counters are written by one thread or under a lane's lock,
+///             so that the common path has no atomic read-modify-write that is shared by all threads.
+/// Threads: any.
+/// Lifetime: in a shared_ptr held by the pool and by every worker.
+/// Limits: see ThreadPool.
+class PoolCore : public std::enable_shared_from_this<PoolCore> {
+public:
+    PoolCore(std::size_t workers, ThreadPoolOptions options)
+        : options_(std::move(options)),
+          workers_(workers),
+          // A bound holds for the pool as a whole, and "the oldest" means the oldest of all: such a pool has one lane.
+          lane_count_(options_.max_queued == 0 ? workers : 1),
+          lanes_(std::make_unique<Lane[]>(lane_count_)),
+          finished_(std::make_unique<Finished[]>(workers)) {
+        if (options_.max_queued != 0) lanes_[0].set_bound(options_.max_queued, options_.overflow);
+    }
+
+    [[nodiscard]] std::size_t workers() const noexcept { return workers_; }
+
+    /// Whether jobs of one submission may have to wait or evict, so that they can't go in together.
+    [[nodiscard]] bool adds_one_by_one() const noexcept { return options_.max_queued != 0 && options_.overflow != OverflowPolicy::DropNew; }
+
+    [[nodiscard]] bool on_own_worker() const noexcept { return worker_context() != nullptr; }
+
+    [[nodiscard]] std::size_t queued() const noexcept {
+        std::size_t sum = 0;
+        for (std::size_t i = 0; i < lane_count_; ++i) sum += lanes_[i].queued();
+        return sum;
+    }
+
+    // Relaxed: statistics, ordered with nothing.
+    [[nodiscard]] std::uint64_t dropped() const noexcept { return dropped_.load(std::memory_order_relaxed); }
+    [[nodiscard]] std::uint64_t hook_errors() const noexcept { return hook_errors_.load(std::memory_order_relaxed); }
+
+    /// The innermost context of the calling thread for this pool, or null.
+    [[nodiscard]] PoolContext* context() const noexcept {
+        PoolContext* c = PoolContext::top();
+        while (c != nullptr && c->core != this) c = c->outer;
+        return c;
+    }
+
+    /// Queues a job. Throws PoolStopped, PoolQueueFull or std::bad_alloc; then the job is still the caller's.
+    void add(Job& job) {
+        const PoolContext* const me = worker_context();
+        Job evicted;
+        check(lane_for(me).push(job, me != nullptr, evicted), 1);
+        parking_.wake_one();
+        if (evicted) drop(evicted);
+    }
+
+    /// Queues all of `jobs`, or throws as `add` does and queues none.
+    void add_all(JobQueue& jobs) {
+        const PoolContext* const me = worker_context();
+        const std::size_t count = jobs.size();
+        check(lane_for(me).push_all(jobs, me != nullptr), count);
+        parking_.wake_one();  // one is enough: it steals half, and wakes the next
+    }
+
+    /// Queues all of `jobs` if that is possible without waiting, evicting or exceeding the bound; returns whether it was.
+    bool offer(JobQueue& jobs) {
+        const PoolContext* const me = worker_context();
+        if (lane_for(me).push_all(jobs, me != nullptr) != Lane::Outcome::Queued) return false;
+        parking_.wake_one();
+        return true;
+    }
+
+    /// Throws PoolStopped when the calling thread may not submit any more.
+    void check_open() {
+        if (worker_context() == nullptr && lanes_[0].closed()) check(Lane::Outcome::Closed, 0);
+    }
+
+    /// Waits until nothing is queued or running, or until the deadline; returns whether nothing is.
+    bool wait_empty(SteadyTime deadline) {
+        if (context() != nullptr) throw std::logic_error("muses::ThreadPool: wait_empty inside one of the pool's own jobs would wait for itself");
+        if (quiescent()) return true;
+        std::unique_lock lock(idle_mutex_);
+        waiters_.fetch_add(1, std::memory_order_relaxed);  // read as a hint, or under idle_mutex_
+        const auto done = [this] { return quiescent(); };
+        bool empty = true;
+        if (deadline == kNever)
+            idle_.wait(lock, done);
+        else
+            empty = idle_.wait_until(lock, deadline, done);
+        waiters_.fetch_sub(1, std::memory_order_relaxed);
+        return empty;
+    }
+
+    /// Refuses new work except from own workers, and lets the workers end when nothing is left. Returns at once.
+    void stop() {
+        for (std::size_t i = 0; i < lane_count_; ++i) lanes_[i].close();
+        {
+            const std::lock_guard lock(idle_mutex_);
+            closed_ = true;
+        }
+        announce_if_quiescent();
+    }
+
+    /// The same, and drops what is queued and what own workers still submit.
+    void stop_discarding() {
+        const auto self = shared_from_this();  // a job that dies here may hold the last owner of the pool
+        discarding_.store(true, std::memory_order_relaxed);  // the lanes' mutexes carry it to whoever takes a job pushed after
+        stop();
+        Job job;
+        for (std::size_t i = 0; i < lane_count_; ++i) {
+            while (lanes_[i].take(job)) drop(job);
+        }
+    }
+
+    /// For the pool's destructor. When a job of this pool destroys it, the jobs in the calling thread's hands will never finish
+    /// before the destructor has; the other workers must not wait for them.
+    void leave() {
+        std::uint64_t held = 0;
+        for (PoolContext* c = PoolContext::top(); c != nullptr; c = c->outer) {
+            if (c->core != this) continue;
+            held += c->held;
+            c->orphaned = true;
+        }
+        stop();
+        if (held == 0) return;
+        excused_.fetch_add(held, std::memory_order_release);  // pairs with the acquire in quiescent()
+        announce_if_quiescent();
+    }
+
+    /// The life of a worker thread.
+    static void work(const std::shared_ptr<PoolCore>& core, std::size_t index) {
+        if (!core->options_.name.empty()) name_this_thread(core->options_.name);
+        {
+            PoolContext me(core.get(), true, index % core->lane_count_, 0);
+            core->call_hook(core->options_.on_start, index);
+            core->loop(me, core->finished_[index].jobs);
+        }
+        core->call_hook(core->options_.on_exit, index);
+    }
+
+private:
+    struct alignas(kCacheLine) Finished {
+        std::atomic<std::uint64_t> jobs{0};  // a line of its own: written by one worker after every job
+    };
+
+    // ---- submitting
+
+    [[nodiscard]] PoolContext* worker_context() const noexcept {
+        PoolContext* const c = context();
+        return c != nullptr && c->worker ? c : nullptr;
+    }
+
+    // A worker's jobs go to its own lane. Other threads spread theirs over the lanes, some at a time, so that a lane's lines stay warm.
+    [[nodiscard]] Lane& lane_for(const PoolContext* me) noexcept {
+        if (me != nullptr) return lanes_[me->lane];
+        if (lane_count_ == 1) return lanes_[0];
+        static thread_local constinit std::size_t ticket = 0;
+        return lanes_[ticket++ / kSameLaneInARow % lane_count_];
+    }
+
+    void check(Lane::Outcome outcome, std::size_t jobs) {
+        if (outcome == Lane::Outcome::Closed) throw PoolStopped("muses::ThreadPool: the pool is stopped");
+        if (outcome == Lane::Outcome::Full) {
+            dropped_.fetch_add(jobs, std::memory_order_relaxed);
+            throw PoolQueueFull("muses::ThreadPool: max_queued jobs are waiting");
+        }
+    }
+
+    // Ends a job without running it. Its destruction may destroy the pool, so nothing but the core is used after it.
+    void drop(Job& job) {
+        const auto self = shared_from_this();
+        dropped_.fetch_add(1, std::memory_order_relaxed);  // before the job's future is ready, so that whoever waited for that sees it
+        {
+            const PoolContext here(this, false, 0, 1);
+            job.discard();
+            job.reset();
+        }
+        discarded_.fetch_add(1, std::memory_order_release);  // pairs with the acquire in quiescent()
+        announce_if_quiescent();
+    }
+
+    // ---- working
+
+    void loop(PoolContext& me, std::atomic<std::uint64_t>& finished) {
+        Job job;
+        while (next(me, job)) {
+            me.held = 1;
+            execute(job);
+            me.held = 0;
+            if (me.orphaned) return;
+            // Load and store, because only this thread writes. The release pairs with the acquire in quiescent().
+            finished.store(finished.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+        }
+    }
+
+    void execute(Job& job) {
+        std::exception_ptr error;
+        if (discarding_.load(std::memory_order_relaxed)) {  // see stop_discarding()
+            dropped_.fetch_add(1, std::memory_order_relaxed);
+            job.discard();
+        } else {
+            try {
+                job.run();
+            } catch (...) {
+                error = std::current_exception();
+            }
+        }
+        job.reset();
+        if (error) report(std::move(error));
+    }
+
+    // The next job of a worker. False: the pool has stopped and there will be none.
+    bool next(const PoolContext& me, Job& job) {
+        if (lanes_[me.lane].take(job)) return true;
+        parking_.begin_search();
+        if (waiters_.load(std::memory_order_relaxed) != 0) announce_if_quiescent();  // only a hint: asked again before sleeping
+        for (;;) {
+            if (search(me, job)) {
+                if (parking_.end_search() && queued() != 0) parking_.wake_one();
+                return true;
+            }
+            announce_if_quiescent();
+            parking_.announce_sleep();
+            if (queued() != 0 && parking_.cancel_sleep()) continue;
+            if (!parking_.sleep()) return false;
+        }
+    }
+
+    // Looks into all lanes, for a bounded time.
+    bool search(const PoolContext& me, Job& job) {
+        for (int round = 0; round < kSearchRounds; ++round) {
+            if (lanes_[me.lane].take(job)) return true;
+            for (std::size_t i = 1; i < lane_count_; ++i) {
+                if (lanes_[me.lane].steal_from(lanes_[(me.lane + i) % lane_count_], job)) return true;
+            }
+            std::this_thread::yield();
+        }
+        return false;
+    }
+
+    // ---- quiescence
+
+    // Whether every job that the caller knows of, and every job that such a job has submitted, has finished.
+    //
+    // Finished counts are read first (acquire), then submitted counts. Each finished count that is read carries the end of those
+    // jobs with it, so also their submission and that of their children: none of these can be missing from the submitted counts
+    // that are read afterwards. So "finished" counts a subset of what "submitted" counts; when the numbers are equal, the sets are.
+    // A job whose submission happens before this call is in the second set, hence in the first.
+    [[nodiscard]] bool quiescent() const noexcept {
+        std::uint64_t open = 0;
+        open -= discarded_.load(std::memory_order_acquire);  // pairs with drop()
+        open -= excused_.load(std::memory_order_acquire);    // pairs with leave()
+        for (std::size_t i = 0; i < workers_; ++i) open -= finished_[i].jobs.load(std::memory_order_acquire);  // pairs with loop()
+        for (std::size_t i = 0; i < lane_count_; ++i) open += lanes_[i].submitted();
+        return open == 0;
+    }
+
+    // Called after whatever may have ended the last job, and by each worker between its last job and its sleep. All these calls
+    // and the waiters' checks are in one order, that of idle_mutex_. Whichever comes last sees all that the others had done
+    // before theirs: so a waiter that sleeps, or sleeping workers of a stopped pool, are woken by the last call at the latest.
+    void announce_if_quiescent() {
+        const std::lock_guard lock(idle_mutex_);
+        if (!quiescent()) return;
+        if (closed_) parking_.close();  // no outsider can submit, no worker runs a job that could: it stays quiescent
+        if (waiters_.load(std::memory_order_relaxed) != 0) idle_.notify_all();
+    }
+
+    // ---- hooks
+
+    template <class Hook, class Argument>
+    void call_hook(const Hook& hook, Argument&& argument) noexcept {
+        if (!hook) return;
+        try {
+            hook(std::forward<Argument>(argument));
+        } catch (...) {
+            hook_errors_.fetch_add(1, std::memory_order_relaxed);
+        }
+    }
+
+    void report(std::exception_ptr error) noexcept {
+        if (options_.on_exception) {
+            call_hook(options_.on_exception, std::move(error));
+            return;
+        }
+        try {
+            std::rethrow_exception(std::move(error));
+        } catch (const std::exception& e) {
+            std::fprintf(stderr, "muses::ThreadPool: a job of pool \"%s\" threw: %s\n", options_.name.c_str(), e.what());
+        } catch (...) {
+            std::fprintf(stderr, "muses::ThreadPool: a job of pool \"%s\" threw something that is no std::exception\n", options_.name.c_str());
+        }
+    }
+
+    static constexpr std::size_t kSameLaneInARow = 8;
+    static constexpr int kSearchRounds = 16;
+
+    const ThreadPoolOptions options_;
+    const std::size_t workers_;
+    const std::size_t lane_count_;
+    const std::unique_ptr<Lane[]> lanes_;
+    const std::unique_ptr<Finished[]> finished_;
+    std::atomic<bool> discarding_{false};
+    Parking parking_;
+
+    alignas(kCacheLine) std::mutex idle_mutex_;  // what follows is touched only around idleness, failures and shutdown
+    std::condition_variable idle_;
+    std::atomic<std::size_t> waiters_{0};
+    bool closed_ = false;  // under idle_mutex_; set after all lanes are closed
+    std::atomic<std::uint64_t> discarded_{0};
+    std::atomic<std::uint64_t> excused_{0};
+    std::atomic<std::uint64_t> dropped_{0};
+    std::atomic<std::uint64_t> hook_errors_{0};
+};
+
+}  // namespace muses::detail
