@@ -37,12 +37,13 @@ namespace muses {
 /// Threads: every member from any thread, constructor and destructor excepted. DropNew and DropOldest work in two steps, claiming a
 ///     place and finishing with it. A thread that dies or is descheduled in between delays only its place: try_* and DropNew's push
 ///     go on, at worst saying "full" or "empty" when the ring comes round to that place, and waiting consumers keep waiting for it;
-///     DropOldest's push waits when that very place is what it needs to evict or to fill. No element is destroyed, constructed
+///     DropOldest's push waits when that very place is what it needs to evict or to fill, or when several producers stopped before
+///     evicting and the spare places are used up. No element is destroyed, constructed
 ///     or hashed between the two steps or under the lock, they are only moved.
 /// Lifetime: the queue must outlive every call, also that of a producer whose element has been popped already. What is left is
 ///     destroyed with the queue.
 /// Limits: 1 <= capacity <= 2^(bits of Index - 2), and no more than memory can hold; exact while no operation is in flight. The ring
-///     takes a power of two of slots, each the size of T plus one Index (DropOldest: at least one slot more than the capacity).
+///     takes a power of two of slots, each the size of T plus one Index (DropOldest: of capacity + min(capacity, 8)).
 ///     T must move and be destroyed without throwing; it may be move-only, over-aligned and without default constructor. Index is
 ///     for tests of wrap-around: below 32 bits it serves one producer and one consumer.
 template <class T, OverflowPolicy Policy = OverflowPolicy::DropNew, std::unsigned_integral Index = std::uint64_t>
@@ -205,8 +206,7 @@ public:
     }
 
 private:
-    using Core =
-        std::conditional_t<kBlocks, detail::BlockingDeque<T>, detail::WaitableRing<T, kEvicts, Index>>;
+    using Core = std::conditional_t<kBlocks, detail::BlockingDeque<T>, detail::WaitableRing<T, kEvicts, Index>>;
 
     static constexpr std::chrono::milliseconds kPollInterval{10};
 
@@ -215,14 +215,16 @@ private:
         Core* core;
         std::atomic<bool>* interrupted;
         void operator()() const noexcept {
-            interrupted->store(true, std::memory_order_relaxed);  // relaxed: interrupt_waiters() orders it before each waiter's look
+            interrupted->store(true,
+                               std::memory_order_relaxed);  // relaxed: interrupt_waiters() orders it before each waiter's look
             core->interrupt_waiters();
         }
     };
 
     static std::size_t checked(std::size_t capacity) {
         if (capacity == 0) throw std::invalid_argument("BoundedQueue: the capacity must be at least 1");
-        if (capacity > max_capacity()) throw std::invalid_argument("BoundedQueue: the capacity is too large for the index or for memory");
+        if (capacity > max_capacity())
+            throw std::invalid_argument("BoundedQueue: the capacity is too large for the index or for memory");
         return capacity;
     }
 

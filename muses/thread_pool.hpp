@@ -40,7 +40,8 @@ struct ThreadPoolSeam;  // defined by tests only: constructs a pool whose thread
 /// Complexity: submitting and taking a job are O(1); a callable of up to 48 bytes costs `post` no allocation. Idle workers sleep.
 /// Threads: every member may be called from any thread at any time between construction and destruction.
 /// Lifetime: the destructor refuses new work, finishes what is queued (and what that submits), and joins. It may run inside one of
-///           the pool's own jobs: then that worker is detached and ends after its job, and the others are joined.
+///           the pool's own jobs: then the others are joined and that worker is detached; it ends after its job, or, if it is the
+///           only one, after what is queued.
 /// Limits: kMaxThreads workers; with max_queued set, that many waiting jobs. Jobs of a pool of one thread run in the order of their
 ///         submission; otherwise no order is promised. A job that waits for the future of another job of the same pool may
 ///         deadlock, because all workers may be waiting like that; parallel_for inside a job is safe.
@@ -48,10 +49,11 @@ class ThreadPool {
 public:
     static constexpr std::size_t kMaxThreads = 32768;
 
-    /// Starts `threads` workers; 0 means as many as the calling thread's affinity mask allows. Throws std::invalid_argument for more
-    /// than kMaxThreads, and std::system_error when a thread cannot be started (those that were started are joined first).
+    /// Starts `threads` workers; 0 means as many as the calling thread's affinity mask allows. Throws std::invalid_argument for
+    /// more than kMaxThreads, and std::system_error when a thread cannot be started (those that were started are joined first).
     explicit ThreadPool(std::size_t threads = 0, ThreadPoolOptions options = {})
-        : ThreadPool(StartWith{}, threads, std::move(options), [](auto&& body) { return std::thread(std::forward<decltype(body)>(body)); }) {}
+        : ThreadPool(StartWith{}, threads, std::move(options),
+                     [](auto&& body) { return std::thread(std::forward<decltype(body)>(body)); }) {}
 
     ThreadPool(const ThreadPool&) = delete;
     ThreadPool& operator=(const ThreadPool&) = delete;
@@ -92,7 +94,8 @@ public:
         requires std::invocable<std::decay_t<std::ranges::range_reference_t<Range>>>
     [[nodiscard]] auto submit_bulk(Range&& callables) {
         using F = std::decay_t<std::ranges::range_reference_t<Range>>;
-        constexpr bool kMayMove = !std::is_lvalue_reference_v<Range> && !std::ranges::borrowed_range<Range> && !std::ranges::view<Range>;
+        constexpr bool kMayMove =
+            !std::is_lvalue_reference_v<Range> && !std::ranges::borrowed_range<Range> && !std::ranges::view<Range>;
         std::vector<std::future<std::invoke_result_t<F>>> futures;
         detail::JobQueue jobs;
         const auto add = [&](auto&& f) {
@@ -120,8 +123,8 @@ public:
     }
 
     /// Calls `f(i)` for each i in [first, last), on the calling thread and on workers that have nothing better to do, and returns
-    /// when all calls have ended. `f` is called concurrently and not copied. When a call throws, no further blocks are begun and the
-    /// first exception is rethrown after those that had begun have ended. May be called inside a job. Indexes are handed out in
+    /// when all calls have ended. `f` is called concurrently and not copied. When a call throws, no further blocks are begun and
+    /// the first exception is rethrown after those that had begun have ended. May be called inside a job. Indexes are handed out in
     /// blocks, so neighbours mostly run in order on one thread.
     /// Throws PoolStopped after stop() unless the range is empty (own workers excepted), std::invalid_argument for a negative
     /// `first` with an unsigned `last`, std::bad_alloc; then nothing has been called.
@@ -156,8 +159,8 @@ public:
     /// Exceptions that came out of hooks, which must not throw.
     [[nodiscard]] std::uint64_t hook_errors() const noexcept { return core_->hook_errors(); }
 
-    /// Refuses new work from now on, except from the pool's own workers; what is queued still runs, and what that submits. Returns at
-    /// once; wait_empty() or the destructor waits. A second call changes nothing.
+    /// Refuses new work from now on, except from the pool's own workers; what is queued still runs, and what that submits. Returns
+    /// at once; wait_empty() or the destructor waits. A second call changes nothing.
     void stop() { core_->stop(); }
 
     /// Like stop(), but what is queued, and what jobs still running submit, is discarded instead of run: futures end with

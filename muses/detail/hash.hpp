@@ -55,12 +55,11 @@ namespace muses::detail {
         std::memcpy(&word, p, sizeof word);
         return std::uint64_t{word};
     };
-    // Neither factor of a fold may be known to an attacker, and no two blocks may be exchangeable: three secrets from the seed.
+    // Neither factor of a fold may be known to an attacker, so both start from the seed, mixed.
     std::uint64_t state = mix64(seed + 0x9e3779b97f4a7c15U);
-    const std::uint64_t block_secret = std::rotl(state, 21) ^ 0xc2b2ae3d27d4eb4fU;
-    const std::uint64_t end_secret = std::rotl(state, 43) ^ 0x165667b19e3779f9U;
+    const std::uint64_t secret = std::rotl(state, 21) ^ 0xc2b2ae3d27d4eb4fU;
     std::size_t left = size;
-    for (; left > 16; at += 16, left -= 16) state = fold_multiply(load8(at) ^ block_secret, load8(at + 8) ^ state);
+    for (; left > 16; at += 16, left -= 16) state = fold_multiply(load8(at) ^ secret, load8(at + 8) ^ state);
     std::uint64_t first = 0;
     std::uint64_t last = 0;
     if (left >= 8) {  // the two words overlap unless there are 16 bytes
@@ -72,7 +71,7 @@ namespace muses::detail {
     } else if (left > 0) {
         first = (std::uint64_t{at[0]} << 16U) | (std::uint64_t{at[left / 2]} << 8U) | at[left - 1];
     }
-    state = fold_multiply(first ^ end_secret, last ^ state);
+    state = fold_multiply(first ^ secret, last ^ state);
     return mix64(state ^ (static_cast<std::uint64_t>(size) * 0x9e3779b97f4a7c15U));
 }
 

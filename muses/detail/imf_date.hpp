@@ -18,7 +18,8 @@ namespace imf {
 
 inline constexpr std::string_view kDays = "SunMonTueWedThuFriSat";
 inline constexpr std::string_view kMonths = "JanFebMarAprMayJunJulAugSepOctNovDec";
-inline constexpr std::array<std::string_view, 7> kLongDays = {"Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"};
+inline constexpr std::array<std::string_view, 7> kLongDays = {"Sunday",   "Monday", "Tuesday", "Wednesday",
+                                                              "Thursday", "Friday", "Saturday"};
 
 struct Civil {
     std::int64_t year = 1970;
@@ -92,7 +93,9 @@ public:
     }
 
     /// A day of the month in two columns, the first of which may be a space.
-    constexpr Reader& padded_day(unsigned& out) noexcept { return text_.starts_with(' ') ? literal(" ").number(out, 1) : number(out, 2); }
+    constexpr Reader& padded_day(unsigned& out) noexcept {
+        return text_.starts_with(' ') ? literal(" ").number(out, 1) : number(out, 2);
+    }
 
     constexpr Reader& month(unsigned& out) noexcept {
         out = three_letters(kMonths) + 1;
@@ -102,7 +105,9 @@ public:
         (void)three_letters(kDays);
         return *this;
     }
-    constexpr Reader& clock(Civil& civil) noexcept { return number(civil.hour, 2).literal(":").number(civil.minute, 2).literal(":").number(civil.second, 2); }
+    constexpr Reader& clock(Civil& civil) noexcept {
+        return number(civil.hour, 2).literal(":").number(civil.minute, 2).literal(":").number(civil.second, 2);
+    }
 
     [[nodiscard]] constexpr bool done() const noexcept { return ok_ && text_.empty(); }
 
@@ -128,7 +133,8 @@ private:
 [[nodiscard]] constexpr std::optional<std::int64_t> to_seconds(const Civil& c) noexcept {
     if (c.month < 1 || c.month > 12 || c.day < 1 || c.day > days_in(c.year, c.month)) return std::nullopt;
     if (c.hour > 23 || c.minute > 59 || c.second > 60) return std::nullopt;
-    return days_from_civil(c.year, c.month, c.day) * 86400 + std::int64_t{c.hour} * 3600 + std::int64_t{c.minute} * 60 + std::int64_t{c.second};
+    return days_from_civil(c.year, c.month, c.day) * 86400 + std::int64_t{c.hour} * 3600 + std::int64_t{c.minute} * 60 +
+           std::int64_t{c.second};
 }
 
 }  // namespace imf
@@ -192,7 +198,14 @@ inline void write_imf_date(char* out, std::int64_t seconds) noexcept {
     imf::Civil civil;
     {
         imf::Reader in(text);
-        in.short_day().literal(", ").number(civil.day, 2).literal(" ").month(civil.month).literal(" ").number(civil.year, 4).literal(" ");
+        in.short_day()
+            .literal(", ")
+            .number(civil.day, 2)
+            .literal(" ")
+            .month(civil.month)
+            .literal(" ")
+            .number(civil.year, 4)
+            .literal(" ");
         if (in.clock(civil).literal(" GMT").done()) return imf::to_seconds(civil);
     }
     {

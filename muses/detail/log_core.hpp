@@ -33,15 +33,15 @@
 #include "muses/detail/log_ring.hpp"
 #include "muses/detail/log_sinks.hpp"
 #include "muses/detail/log_text.hpp"
-#include "muses/detail/semaphore.hpp"
 #include "muses/detail/stop_token.hpp"
 
 namespace muses {
 
 /// What became of the lines of a logger. Each number is exact by itself; after stop() lines logged = written + dropped.
 struct LogStats {
-    std::uint64_t written = 0;      ///< lines handed to the sinks
-    std::uint64_t dropped = 0;      ///< lines that no sink has seen: evicted, refused by a full ring, out of memory, or logged after stop()
+    std::uint64_t written = 0;  ///< lines handed to the sinks
+    std::uint64_t dropped =
+        0;  ///< lines that no sink has seen: evicted, refused by a full ring, out of memory, or logged after stop()
     std::uint64_t sink_errors = 0;  ///< calls into a sink that threw, a full disk among them
 };
 
@@ -54,7 +54,9 @@ namespace detail {
 /// Limits: the ring's capacity; kBatch records are taken out of it at a time.
 class LogCore {
 public:
-    LogCore(std::size_t capacity, OverflowPolicy overflow) : capacity_(capacity), ring_(capacity, overflow) { batch_.reserve(kBatch); }
+    LogCore(std::size_t capacity, OverflowPolicy overflow) : capacity_(capacity), ring_(capacity, overflow) {
+        batch_.reserve(kBatch);
+    }
 
     /// Starts the thread, once. It takes no signals of the process (a broken pipe is an error of a sink, not the end of the program).
     /// Throws std::system_error when the system refuses a thread.
@@ -75,12 +77,16 @@ public:
 
     /// Takes a record; what is lost for it is counted.
     void submit(LogRecord&& record) noexcept {
-        const std::uint64_t lost = ring_.push(std::move(record), !on_own_thread(), [this] { bell_.ring(); });
-        if (lost != 0) [[unlikely]] count_lost(lost);
-        if (synchronous_.load(std::memory_order_relaxed)) [[unlikely]] flush_now();  // relaxed: no data goes with it
+        const std::uint64_t lost = ring_.push(std::move(record), [this] { return can_wait(); });
+        if (lost != 0) [[unlikely]]
+            count_lost(lost);
+        if (synchronous_.load(std::memory_order_relaxed)) [[unlikely]]
+            flush_now();  // relaxed: no data goes with it
     }
 
-    void count_lost(std::uint64_t lines) noexcept { dropped_.fetch_add(lines, std::memory_order_relaxed); }  // relaxed: guards nothing
+    void count_lost(std::uint64_t lines) noexcept {
+        dropped_.fetch_add(lines, std::memory_order_relaxed);
+    }  // relaxed: guards nothing
 
     void add_sink(std::unique_ptr<LogSink> sink) {
         const std::lock_guard lock(mutex_);
@@ -95,7 +101,7 @@ public:
 
     /// False when the deadline came first, or on the logger's own thread, which cannot wait for itself.
     bool flush(SteadyTime deadline) {
-        if (on_own_thread()) return false;
+        if (on_own_thread() || inherited()) return false;
         std::unique_lock lock(mutex_);
         const std::uint64_t ticket = ++flush_wanted_;
         call_thread();
@@ -107,6 +113,7 @@ public:
 
     /// Returns when everything that was logged before is written and the thread has ended; on the logger's own thread at once.
     void stop() {
+        if (inherited()) return;
         std::thread ended;
         {
             std::unique_lock lock(mutex_);
@@ -137,6 +144,9 @@ public:
 
     [[nodiscard]] bool on_own_thread() const noexcept { return current_ == this; }
 
+    /// True in a child that fork() has made after the start: the thread did not come along, and locks may be held by nobody.
+    [[nodiscard]] bool inherited() const noexcept { return ::getpid() != process_; }
+
 private:
     static constexpr std::size_t kBatch = 256;
     static constexpr std::chrono::microseconds kShortestNap{50};
@@ -147,32 +157,20 @@ private:
         bool failure_told = false;
     };
 
-    /// Ends a nap, and never makes the ringing thread wait. Remembered until the next nap.
-    class Bell {
-    public:
-        void ring() noexcept {
-            rung_.store(true, std::memory_order_seq_cst);  // pairs with the load in nap_until(), as SleepSemaphore asks for
-            if (sleeper_.has_sleepers()) sleeper_.wake_one();
-        }
-
-        /// Returns when the bell rings or has rung since the last call, or at the deadline.
-        void nap_until(SteadyTime deadline) noexcept {
-            sleeper_.announce();
-            // seq_cst: pairs with the store in ring().
-            if (rung_.load(std::memory_order_seq_cst) || !sleeper_.wait_until(deadline)) sleeper_.withdraw();
-            rung_.exchange(false, std::memory_order_acquire);  // acquire: pairs with the store in ring()
-        }
-
-    private:
-        std::atomic<bool> rung_{false};
-        SleepSemaphore<> sleeper_;
-    };
-
     // ---- on other threads ----
 
-    /// With mutex_ held, after an order was written: makes the thread look at it, whether it naps or sleeps.
+    /// Asked by the ring before it waits for room: whether somebody else will make it. If so, hurries the thread.
+    bool can_wait() noexcept {
+        if (on_own_thread() || inherited()) return false;
+        const std::lock_guard lock(mutex_);
+        call_thread();
+        return true;
+    }
+
+    /// With mutex_ held: makes the thread look at its orders and at the ring, whether it naps or sleeps.
     void call_thread() noexcept {
-        bell_.ring();
+        called_ = true;
+        nap_over_.notify_one();
         sleep_.request_stop();
     }
 
@@ -211,6 +209,7 @@ private:
         try {
             const std::lock_guard lock(mutex_);
             if (!new_sinks_.empty()) {
+                sinks_.reserve(sinks_.size() + new_sinks_.size());  // before anything is moved
                 std::move(new_sinks_.begin(), new_sinks_.end(), std::back_inserter(sinks_));
                 new_sinks_.clear();
             }
@@ -243,7 +242,7 @@ private:
             }
             write(record.level(), record.time_ns(), record.thread(), message_);
             written_.fetch_add(1, std::memory_order_relaxed);  // relaxed: a counter guards nothing
-        } catch (...) {  // no memory for the text
+        } catch (...) {                                        // no memory for the text
             count_lost(1);
         }
     }
@@ -321,7 +320,7 @@ private:
             }
             line += '\n';
             if (!taken && ::write(STDERR_FILENO, line.data(), line.size()) < 0) return;  // nobody left to tell
-        } catch (...) {  // no memory for the report; it is counted
+        } catch (...) {                                                                  // no memory for the report; it is counted
         }
     }
 
@@ -349,16 +348,22 @@ private:
             nap_ = kShortestNap;
         } else if (!ring_.empty() || (!stopping && nap_ <= kLongestNap)) {
             // A ring that is not empty but gives nothing: a thread was interrupted in the middle of its push.
-            bell_.nap_until(deadline_after(std::min(nap_, kLongestNap)));
+            nap(std::min(nap_, kLongestNap));
             nap_ = std::min(2 * nap_, 2 * kLongestNap);
         } else if (!stopping) {
             try {
                 ring_.wait_pop(batch_, sleep_token());
             } catch (...) {  // no memory for the token's callback: naps go on
-                bell_.nap_until(deadline_after(kLongestNap));
+                nap(kLongestNap);
             }
             nap_ = kShortestNap;
         }
+    }
+
+    void nap(std::chrono::microseconds longest) {
+        std::unique_lock lock(mutex_);
+        nap_over_.wait_for(lock, longest, [&] { return called_; });
+        called_ = false;
     }
 
     stop_token sleep_token() {
@@ -380,6 +385,7 @@ private:
 
     inline static thread_local const LogCore* current_ = nullptr;  // the core whose thread this is
 
+    const pid_t process_ = ::getpid();
     const std::size_t capacity_;
     LogRing ring_;
 
@@ -392,15 +398,16 @@ private:
     // Written by the logger's thread, for each line.
     alignas(kCacheLine) std::atomic<std::uint64_t> written_{0};
     std::atomic<std::uint64_t> sink_errors_{0};
-    Bell bell_;
 
-    std::mutex mutex_;  // guards the next eight; never held while a sink runs
-    std::condition_variable changed_;  // flushed_ or ended_
+    std::mutex mutex_;                  // guards what follows, up to the next blank line; never held while a sink runs
+    std::condition_variable changed_;   // flushed_ or ended_
+    std::condition_variable nap_over_;  // called_
     std::vector<Sink> new_sinks_;
     std::thread thread_;
     stop_source sleep_;               // a stop ends the thread's sleep; renewed after each
     std::uint64_t flush_wanted_ = 0;  // the last ticket drawn
     std::uint64_t flushed_ = 0;       // the last ticket completed
+    bool called_ = false;             // the next nap is to be skipped
     bool reopen_ = false;
     bool stop_ = false;
     bool ended_ = false;

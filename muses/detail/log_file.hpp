@@ -68,7 +68,8 @@ private:
             const ssize_t n = ::write(fd, bytes.data() + written, bytes.size() - written);
             if (n >= 0) {
                 written += static_cast<std::size_t>(n);
-            } else if (errno == EAGAIN || errno == EWOULDBLOCK) {  // somebody else has made the shared terminal or pipe non-blocking
+            } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+                // Somebody else has made the terminal or pipe that we share non-blocking.
                 pollfd ready{fd, POLLOUT, 0};
                 ::poll(&ready, 1, -1);
             } else if (errno != EINTR) {
@@ -102,7 +103,8 @@ public:
     /// in the buffer all the same, for the file that is open.
     void append(std::string_view line) {
         std::error_code trouble;
-        if (limited() && size_ + buffer_.size() + line.size() + 1 > rotate_above_ && size_ + buffer_.size() != 0) trouble = rotate();
+        if (limited() && size_ + buffer_.size() + line.size() + 1 > rotate_above_ && size_ + buffer_.size() != 0)
+            trouble = rotate();
         buffer_.append(line);
         if (trouble) throw std::system_error(trouble, "rotating " + options_.path);
         if (buffer_.size() >= LogBuffer::kFlushAt) flush();

@@ -74,7 +74,8 @@ inline constexpr bool kIsLogText<std::basic_string_view<char, Traits>> = true;
 
 /// A type whose value is its bytes.
 template <class T>
-concept LogScalar = std::is_arithmetic_v<T> || std::is_null_pointer_v<T> || std::is_same_v<T, void*> || std::is_same_v<T, const void*>;
+concept LogScalar =
+    std::is_arithmetic_v<T> || std::is_null_pointer_v<T> || std::is_same_v<T, void*> || std::is_same_v<T, const void*>;
 
 /// A type that the logging thread can copy into the record without formatting it.
 template <class T>
@@ -234,7 +235,8 @@ private:
     template <class... Stored>
     static void render_format(std::string& out, std::string_view format, [[maybe_unused]] const std::byte* at) {
         std::tuple<Stored...> values{decode<Stored>(at)...};  // braces: decoded from left to right
-        std::apply([&](auto&... value) { std::vformat_to(std::back_inserter(out), format, std::make_format_args(value...)); }, values);
+        std::apply([&](auto&... value) { std::vformat_to(std::back_inserter(out), format, std::make_format_args(value...)); },
+                   values);
     }
 
     static void render_text(std::string& out, std::string_view, const std::byte* at) { out += decode<std::string_view>(at); }

@@ -37,19 +37,18 @@ public:
     }
 
     /// Puts a record in, by the policy. Returns how many were lost for that: 0, some that were evicted, and the record itself if it
-    /// was refused (full, or stopped). `may_wait` = false makes Block refuse; `before_wait()` is called before it waits.
-    template <class BeforeWait>
-    std::uint64_t push(LogRecord&& record, bool may_wait, BeforeWait&& before_wait) noexcept {
+    /// was refused (full, or stopped). Block asks `may_wait()` first when there is no room, and refuses if that is false.
+    template <class MayWait>
+    std::uint64_t push(LogRecord&& record, MayWait&& may_wait) noexcept {
         if (auto* const queue = std::get_if<DroppingQueue>(&queue_)) {
-            if (queue->try_push(std::move(record))) [[likely]] return 0;
+            if (queue->try_push(std::move(record))) [[likely]]
+                return 0;
             return policy_ == OverflowPolicy::DropNew ? 1 : push_evicting(*queue, std::move(record));
         }
         try {
             auto& queue = *std::get_if<BlockingQueue>(&queue_);
             if (queue.try_push(std::move(record))) return 0;
-            if (!may_wait) return 1;
-            before_wait();
-            return queue.push(std::move(record)) ? 0 : 1;
+            return may_wait() && queue.push(std::move(record)) ? 0 : 1;
         } catch (...) {  // no memory
             return 1;
         }

@@ -14,11 +14,11 @@ namespace muses {
 /// One line as the sinks see it. All views are valid until the sink's write() returns.
 struct LogEntry {
     LogLevel level = LogLevel::Info;
-    std::int64_t time_ns = 0;     ///< since 1970, UTC
-    std::uint32_t thread = 0;     ///< the system's number of the thread that logged
-    std::string_view time;        ///< "2026-11-30T18:34:39.123456Z"
-    std::string_view message;     ///< as formatted; it may contain any byte
-    std::string_view line;        ///< time, level, thread and the escaped message, without a newline
+    std::int64_t time_ns = 0;  ///< since 1970, UTC
+    std::uint32_t thread = 0;  ///< the system's number of the thread that logged
+    std::string_view time;     ///< "2026-11-30T18:34:39.123456Z"
+    std::string_view message;  ///< as formatted; it may contain any byte
+    std::string_view line;     ///< time, level, thread and the escaped message, without a newline
 };
 
 /// The name of a level in lower case.

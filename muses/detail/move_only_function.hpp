@@ -52,7 +52,8 @@ public:
                  std::is_invocable_r_v<R, std::decay_t<F>&, Args...>)
     MoveOnlyFunction(F&& callable) {
         using Callable = std::decay_t<F>;
-        constexpr bool kMayBeNull = std::is_pointer_v<Callable> || std::is_member_pointer_v<Callable> || kIsMoveOnlyFunction<Callable>;
+        constexpr bool kMayBeNull =
+            std::is_pointer_v<Callable> || std::is_member_pointer_v<Callable> || kIsMoveOnlyFunction<Callable>;
         if constexpr (kMayBeNull && !std::is_function_v<std::remove_reference_t<F>>) {
             if (callable == nullptr) return;
         }
@@ -167,7 +168,7 @@ private:
     }
 
     alignas(std::max_align_t) std::byte storage_[kInlineBytes];
-    R (*invoke_)(std::byte*, Parameter<Args>...) = nullptr;                   // null: empty
+    R (*invoke_)(std::byte*, Parameter<Args>...) = nullptr;              // null: empty
     void (*manage_)(Action, std::byte*, std::byte*) noexcept = nullptr;  // null: empty, or bytes that move by memcpy
 };
 

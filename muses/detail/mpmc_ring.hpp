@@ -20,8 +20,8 @@
 // out, and a producer that comes to that very slot in between is refused as well.
 //
 // Eviction takes at most one element per push, so push_evicting() can hand it back. Evicting first and claiming then would not do:
-// another producer could steal the room that was made. So claim_any() claims a position even with capacity taken (there is at least
-// one more slot than that), the element is published, and only then does evict_excess() take the oldest element, if there are still
+// another producer could steal the room that was made. So claim_any() claims a position even with capacity taken (there are some
+// more slots than that), the element is published, and only then does evict_excess() take the oldest element, if there are still
 // more than capacity; see there why the excess is always paid back.
 //
 // Differences of positions are computed modulo the index type and are believed only if the cursor that they were computed from has
@@ -62,7 +62,7 @@ public:
     enum class Claim { Claimed, Full, Closed };
     enum class Front { Occupied, Empty, Drained };  // Drained: empty and closed
 
-    /// A ring for `capacity` elements. `evicting`: claim_any() and evict_excess() will be used, which takes at least one more slot.
+    /// A ring for `capacity` elements. `evicting`: claim_any() and evict_excess() will be used, which takes some more slots.
     /// Throws std::bad_alloc.
     MpmcRing(std::size_t capacity, bool evicting, RingStart start = {})
         : slots_(std::make_unique<Slot[]>(slot_count(capacity, evicting))),
@@ -80,8 +80,7 @@ public:
     MpmcRing(const MpmcRing&) = delete;
     MpmcRing& operator=(const MpmcRing&) = delete;
     ~MpmcRing() {
-        while (try_pop()) {
-        }
+        while (try_pop()) {}
     }
 
     // --- producers
@@ -211,12 +210,9 @@ public:
 
 private:
     static constexpr Index kClosed = 1;
-#ifndef SLOT_ALIGN
-#define SLOT_ALIGN 1
-#endif
-    static constexpr std::size_t kSlotAlign = std::max<std::size_t>(SLOT_ALIGN, alignof(std::atomic<Index>));
 
-    struct alignas(alignof(T) > kSlotAlign ? alignof(T) : kSlotAlign) Slot {
+    // Not padded to a cache line: a full line of elements then travels from producer to consumer at once.
+    struct Slot {
         std::atomic<Index> sequence;
         alignas(T) std::byte bytes[sizeof(T)];
 
@@ -233,9 +229,11 @@ private:
     static constexpr std::size_t distance(Index from, Index to) noexcept {
         return static_cast<std::size_t>(static_cast<Index>(to - from)) >> 1U;
     }
-    // At least two slots: with one, "taken" (p + 1) and "free for the next lap" (p + 1) would be the same number.
+    // At least two slots: with one, "taken" (p + 1) and "free for the next lap" (p + 1) would be the same number. With eviction a
+    // few more than the capacity, for producers that are descheduled between claiming a position and evicting for it.
     static constexpr std::size_t slot_count(std::size_t capacity, bool evicting) noexcept {
-        return std::bit_ceil(std::max<std::size_t>(evicting ? capacity + 1 : capacity, 2));
+        const std::size_t spare = evicting ? std::min<std::size_t>(capacity, 8) : 0;
+        return std::bit_ceil(std::max<std::size_t>(capacity + spare, 2));
     }
 
     Slot& slot_at(Index position) const noexcept { return slots_[(static_cast<std::size_t>(position) >> 1U) & mask_]; }

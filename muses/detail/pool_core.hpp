@@ -29,10 +29,10 @@ class PoolCore;
 /// job that is discarded may, while it is destroyed, discard another or destroy its pool.
 struct PoolContext {
     const PoolCore* core;
-    std::size_t lane;         // of a worker
-    bool worker;              // may submit while the pool stops
-    std::uint64_t held;       // jobs in this thread's hands that do not count as finished yet
-    bool orphaned = false;    // the pool was destroyed by the job that this worker runs: leave after it
+    std::size_t lane;           // of a worker
+    bool worker;                // may submit while the pool stops
+    std::uint64_t held;         // jobs in this thread's hands that do not count as finished yet: 0 or 1
+    std::uint64_t excused = 0;  // those of them that the pool's destructor did not wait for, because it ran inside of them
     PoolContext* outer = nullptr;
 
     static PoolContext*& top() noexcept {
@@ -68,7 +68,9 @@ public:
     [[nodiscard]] std::size_t workers() const noexcept { return workers_; }
 
     /// Whether jobs of one submission may have to wait or evict, so that they can't go in together.
-    [[nodiscard]] bool adds_one_by_one() const noexcept { return options_.max_queued != 0 && options_.overflow != OverflowPolicy::DropNew; }
+    [[nodiscard]] bool adds_one_by_one() const noexcept {
+        return options_.max_queued != 0 && options_.overflow != OverflowPolicy::DropNew;
+    }
 
     [[nodiscard]] bool on_own_worker() const noexcept { return worker_context() != nullptr; }
 
@@ -121,7 +123,8 @@ public:
 
     /// Waits until nothing is queued or running, or until the deadline; returns whether nothing is.
     bool wait_empty(SteadyTime deadline) {
-        if (context() != nullptr) throw std::logic_error("muses::ThreadPool: wait_empty inside one of the pool's own jobs would wait for itself");
+        if (context() != nullptr)
+            throw std::logic_error("muses::ThreadPool: wait_empty inside one of the pool's own jobs would wait for itself");
         if (quiescent()) return true;
         std::unique_lock lock(idle_mutex_);
         waiters_.fetch_add(1, std::memory_order_relaxed);  // read as a hint, or under idle_mutex_
@@ -147,7 +150,7 @@ public:
 
     /// The same, and drops what is queued and what own workers still submit.
     void stop_discarding() {
-        const auto self = shared_from_this();  // a job that dies here may hold the last owner of the pool
+        const auto self = shared_from_this();                // a job that dies here may hold the last owner of the pool
         discarding_.store(true, std::memory_order_relaxed);  // the lanes' mutexes carry it to whoever takes a job pushed after
         stop();
         Job job;
@@ -156,14 +159,14 @@ public:
         }
     }
 
-    /// For the pool's destructor. When a job of this pool destroys it, the jobs in the calling thread's hands will never finish
-    /// before the destructor has; the other workers must not wait for them.
+    /// For the pool's destructor. When a job of this pool destroys it, the jobs in the calling thread's hands cannot finish before
+    /// the destructor has; the other workers must not wait for them.
     void leave() {
         std::uint64_t held = 0;
         for (PoolContext* c = PoolContext::top(); c != nullptr; c = c->outer) {
             if (c->core != this) continue;
             held += c->held;
-            c->orphaned = true;
+            c->excused = c->held;
         }
         stop();
         if (held == 0) return;
@@ -194,7 +197,7 @@ private:
         return c != nullptr && c->worker ? c : nullptr;
     }
 
-    // A worker's jobs go to its own lane. Other threads spread theirs over the lanes, some at a time, so that a lane's lines stay warm.
+    // A worker's jobs go to its own lane. Other threads spread theirs over the lanes, some at a time, to keep a lane's lines warm.
     [[nodiscard]] Lane& lane_for(const PoolContext* me) noexcept {
         if (me != nullptr) return lanes_[me->lane];
         if (lane_count_ == 1) return lanes_[0];
@@ -213,14 +216,19 @@ private:
     // Ends a job without running it. Its destruction may destroy the pool, so nothing but the core is used after it.
     void drop(Job& job) {
         const auto self = shared_from_this();
-        dropped_.fetch_add(1, std::memory_order_relaxed);  // before the job's future is ready, so that whoever waited for that sees it
-        {
-            const PoolContext here(this, false, 0, 1);
-            job.discard();
-            job.reset();
-        }
+        dropped_.fetch_add(1, std::memory_order_relaxed);  // before the future is ready, so that whoever waited for that sees it
+        PoolContext here(this, false, 0, 1);
+        job.discard();
+        job.reset();
+        no_longer_excused(here);
         discarded_.fetch_add(1, std::memory_order_release);  // pairs with the acquire in quiescent()
         announce_if_quiescent();
+    }
+
+    // Before the job is counted as finished, so that it never counts twice (quiescent() reads in the opposite order).
+    void no_longer_excused(PoolContext& me) noexcept {
+        if (const std::uint64_t jobs = std::exchange(me.excused, 0); jobs != 0)
+            excused_.fetch_sub(jobs, std::memory_order_relaxed);  // carried by the release of the count of finished jobs
     }
 
     // ---- working
@@ -231,26 +239,26 @@ private:
             me.held = 1;
             execute(job);
             me.held = 0;
-            if (me.orphaned) return;
+            no_longer_excused(me);
             // Load and store, because only this thread writes. The release pairs with the acquire in quiescent().
             finished.store(finished.load(std::memory_order_relaxed) + 1, std::memory_order_release);
         }
     }
 
     void execute(Job& job) {
-        std::exception_ptr error;
         if (discarding_.load(std::memory_order_relaxed)) {  // see stop_discarding()
             dropped_.fetch_add(1, std::memory_order_relaxed);
             job.discard();
-        } else {
-            try {
-                job.run();
-            } catch (...) {
-                error = std::current_exception();
-            }
+            job.reset();
+            return;
         }
-        job.reset();
-        if (error) report(std::move(error));
+        try {
+            job.run();
+            job.reset();
+        } catch (...) {
+            job.reset();
+            report(std::current_exception());
+        }
     }
 
     // The next job of a worker. False: the pool has stopped and there will be none.
@@ -292,9 +300,9 @@ private:
     // A job whose submission happens before this call is in the second set, hence in the first.
     [[nodiscard]] bool quiescent() const noexcept {
         std::uint64_t open = 0;
-        open -= discarded_.load(std::memory_order_acquire);  // pairs with drop()
-        open -= excused_.load(std::memory_order_acquire);    // pairs with leave()
+        open -= discarded_.load(std::memory_order_acquire);                                                    // pairs with drop()
         for (std::size_t i = 0; i < workers_; ++i) open -= finished_[i].jobs.load(std::memory_order_acquire);  // pairs with loop()
+        open -= excused_.load(std::memory_order_acquire);                                                      // pairs with leave()
         for (std::size_t i = 0; i < lane_count_; ++i) open += lanes_[i].submitted();
         return open == 0;
     }
@@ -331,7 +339,8 @@ private:
         } catch (const std::exception& e) {
             std::fprintf(stderr, "muses::ThreadPool: a job of pool \"%s\" threw: %s\n", options_.name.c_str(), e.what());
         } catch (...) {
-            std::fprintf(stderr, "muses::ThreadPool: a job of pool \"%s\" threw something that is no std::exception\n", options_.name.c_str());
+            std::fprintf(stderr, "muses::ThreadPool: a job of pool \"%s\" threw something that is no std::exception\n",
+                         options_.name.c_str());
         }
     }
 

@@ -104,7 +104,8 @@ private:
     }
 
     template <class T>
-    static constexpr bool kMovesAsBytes = !kFitsInline<T> || (std::is_trivially_copyable_v<T> && std::is_trivially_destructible_v<T>);
+    static constexpr bool kMovesAsBytes =
+        !kFitsInline<T> || (std::is_trivially_copyable_v<T> && std::is_trivially_destructible_v<T>);
 
     template <class T>
     static consteval Kind make_kind() {
@@ -163,10 +164,17 @@ public:
     /// The oldest job. Precondition: not empty.
     [[nodiscard]] Job& front() noexcept { return *head_->job(head_->begin); }
 
-    /// Removes and returns the oldest job. Precondition: not empty.
+    /// Removes the oldest job and returns it. Precondition: not empty.
     Job pop() noexcept {
+        Job job;
+        pop_into(job);
+        return job;
+    }
+
+    /// Removes the oldest job and moves it into `job`, which must be empty. Precondition: not empty.
+    void pop_into(Job& job) noexcept {
         Job* slot = head_->job(head_->begin);
-        Job job(std::move(*slot));
+        job = std::move(*slot);
         std::destroy_at(slot);
         ++head_->begin;
         --size_;
@@ -176,7 +184,6 @@ public:
             else
                 retire(std::exchange(head_, head_->next));
         }
-        return job;
     }
 
     /// Moves everything in `other` to the end of this queue.

@@ -50,7 +50,7 @@ public:
         return Outcome::Queued;
     }
 
-    /// Queues all of `jobs` or none: Full when a bound leaves no room for all of them, whatever the policy. Never waits, never evicts.
+    /// Queues all of `jobs` or none: Full when a bound leaves no room for all, whatever the policy. Never waits, never evicts.
     [[nodiscard]] Outcome push_all(JobQueue& jobs, bool own_worker) {
         const std::lock_guard lock(limit_ != 0 ? out_mutex_ : in_mutex_);
         if (closed_ && !own_worker) return Outcome::Closed;
@@ -62,29 +62,29 @@ public:
         return Outcome::Queued;
     }
 
-    /// Takes the oldest job. False when there is none.
+    /// Takes the oldest job into `job`, which must be empty. False when there is none.
     [[nodiscard]] bool take(Job& job) {
         if (queued() == 0) return false;
         bool room = false;
         {
             const std::lock_guard lock(out_mutex_);
             if (outbox_.empty() && !refill()) return false;
-            job = outbox_.pop();
-            publish(out_count_, outbox_.size());
+            outbox_.pop_into(job);
+            taken(out_count_, outbox_.size());
             room = waiting_ != 0 && outbox_.size() < limit_;
         }
         if (room) room_.notify_one();
         return true;
     }
 
-    /// Moves up to half of the victim's jobs: the oldest to `job`, the rest to this lane. False when the victim has none or is busy.
+    /// Moves up to half of the victim's jobs: the oldest to `job`, the rest to this lane. False when it has none or is busy.
     [[nodiscard]] bool steal_from(Lane& victim, Job& job) {
         if (victim.queued() == 0) return false;
         const std::lock_guard lock(out_mutex_);
         const std::unique_lock victims_lock(victim.out_mutex_, std::try_to_lock);
         if (!victims_lock || (victim.outbox_.empty() && !victim.refill())) return false;
         std::size_t wanted = std::min(kStealMax, (victim.outbox_.size() + 1) / 2);
-        job = victim.outbox_.pop();
+        victim.outbox_.pop_into(job);
         try {
             for (; wanted > 1; --wanted) {
                 outbox_.push(std::move(victim.outbox_.front()));
@@ -93,10 +93,10 @@ public:
         } catch (const std::bad_alloc&) {
             // The job that did not fit is still the victim's. One job is stolen in any case.
         }
-        // A worker that looks at the lanes between these two stores may miss what moves. The thief still counts as searching, and
-        // looks for others to wake after it (Parking).
+        // A worker that looks at one lane before these stores and at the other after them may miss what moves. The thief still
+        // counts as searching, and looks for others to wake after it (Parking).
         publish(out_count_, outbox_.size());
-        publish(victim.out_count_, victim.outbox_.size());
+        taken(victim.out_count_, victim.outbox_.size());
         return true;
     }
 
@@ -150,7 +150,7 @@ private:
         const std::lock_guard lock(in_mutex_);
         inbox_.swap(outbox_);
         publish(out_count_, outbox_.size());  // before the inbox's, see queued()
-        publish(in_count_, 0);
+        taken(in_count_, 0);
         return !outbox_.empty();
     }
 
@@ -159,8 +159,15 @@ private:
         submitted_.store(submitted_.load(std::memory_order_relaxed) + jobs, std::memory_order_relaxed);
     }
 
-    // Written under the mutex of its half. Pairs with the loads in queued(); seq_cst for Parking's argument.
-    static void publish(std::atomic<std::size_t>& count, std::size_t value) noexcept { count.store(value, std::memory_order_seq_cst); }
+    // The counts are written under the mutex of their half, and pair with the loads in queued().
+    // More jobs: seq_cst, for Parking's argument.
+    static void publish(std::atomic<std::size_t>& count, std::size_t value) noexcept {
+        count.store(value, std::memory_order_seq_cst);
+    }
+    // Fewer jobs: who reads it late looks in vain. Release, so that who reads the inbox's zero sees what the outbox got before it.
+    static void taken(std::atomic<std::size_t>& count, std::size_t value) noexcept {
+        count.store(value, std::memory_order_release);
+    }
 
     alignas(kCacheLine) std::mutex in_mutex_;  // what pushers write
     JobQueue inbox_;

@@ -14,11 +14,11 @@ namespace muses {
 /// Settings of a ThreadPool. Hooks are called without any lock held, from several workers at once, and must not throw: what they
 /// throw is swallowed and counted (ThreadPool::hook_errors).
 struct ThreadPoolOptions {
-    std::string name = "muses-pool";                         ///< of every worker thread; cut to 15 bytes; empty: threads keep their creator's
-    std::function<void(std::size_t)> on_start = {};          ///< on worker i, before its first job
-    std::function<void(std::size_t)> on_exit = {};           ///< on worker i, after its last job; it cannot submit any more
-    std::size_t max_queued = 0;                              ///< jobs that may wait, those running not counted; 0 = no bound
-    OverflowPolicy overflow = OverflowPolicy::DropNew;       ///< what becomes of a job beyond max_queued
+    std::string name = "muses-pool";  ///< of every worker thread; cut to 15 bytes; empty: threads keep their creator's
+    std::function<void(std::size_t)> on_start = {};             ///< on worker i, before its first job
+    std::function<void(std::size_t)> on_exit = {};              ///< on worker i, after its last job; it cannot submit any more
+    std::size_t max_queued = 0;                                 ///< jobs that may wait, those running not counted; 0 = no bound
+    OverflowPolicy overflow = OverflowPolicy::DropNew;          ///< what becomes of a job beyond max_queued
     std::function<void(std::exception_ptr)> on_exception = {};  ///< for what a posted job throws; default: print it to stderr
 };
 

@@ -48,7 +48,9 @@ public:
     [[nodiscard]] bool cancel_sleep() noexcept {
         std::uint64_t state = state_.load(std::memory_order_relaxed);  // only a first guess for the exchange
         while (sleepers(state) != 0) {
-            if (state_.compare_exchange_weak(state, state - kSleeper + kSearcher, std::memory_order_seq_cst, std::memory_order_relaxed)) return true;
+            if (state_.compare_exchange_weak(state, state - kSleeper + kSearcher, std::memory_order_seq_cst,
+                                             std::memory_order_relaxed))
+                return true;
         }
         return false;
     }
@@ -66,7 +68,9 @@ public:
     void wake_one() {
         std::uint64_t state = state_.load(std::memory_order_seq_cst);  // see the class comment
         while (searchers(state) == 0 && sleepers(state) != 0) {
-            if (!state_.compare_exchange_weak(state, state - kSleeper + kSearcher, std::memory_order_seq_cst, std::memory_order_seq_cst)) continue;
+            if (!state_.compare_exchange_weak(state, state - kSleeper + kSearcher, std::memory_order_seq_cst,
+                                              std::memory_order_seq_cst))
+                continue;
             {
                 const std::lock_guard lock(mutex_);
                 ++permits_;  // one for each sleeper taken off the count: whoever takes it stands in for that one
@@ -91,8 +95,9 @@ private:
     static constexpr std::uint64_t searchers(std::uint64_t state) noexcept { return state & (kSleeper - 1); }
     static constexpr std::uint64_t sleepers(std::uint64_t state) noexcept { return state >> 32U; }
 
-    alignas(kCacheLine) std::atomic<std::uint64_t> state_{0};  // searchers in the low half, sleepers in the high half; read by every push
-    alignas(kCacheLine) std::mutex mutex_;                     // guards what follows; used only around sleeping
+    alignas(kCacheLine) std::atomic<std::uint64_t> state_{
+        0};                                 // searchers in the low half, sleepers in the high half; read by every push
+    alignas(kCacheLine) std::mutex mutex_;  // guards what follows; used only around sleeping
     std::condition_variable woken_;
     std::size_t permits_ = 0;
     bool closed_ = false;

@@ -35,7 +35,8 @@ template <class F, class... Args>
 class PostTask {
 public:
     template <class G, class... Values>
-    explicit PostTask(std::in_place_t, G&& f, Values&&... args) : call_(std::in_place, std::forward<G>(f), std::forward<Values>(args)...) {}
+    explicit PostTask(std::in_place_t, G&& f, Values&&... args)
+        : call_(std::in_place, std::forward<G>(f), std::forward<Values>(args)...) {}
 
     void run() { (void)call_.call(); }
     void discard() noexcept {}
@@ -76,7 +77,9 @@ public:
         }
     }
 
-    void discard() noexcept { fail(std::make_exception_ptr(JobDiscarded("muses::ThreadPool: the job was dropped from the queue"))); }
+    void discard() noexcept {
+        fail(std::make_exception_ptr(JobDiscarded("muses::ThreadPool: the job was dropped from the queue")));
+    }
 
 private:
     void fail(std::exception_ptr error) noexcept {

@@ -10,9 +10,13 @@
 //
 //     sleepers + permits == threads between announce() and their leaving by wait_until() == true or by withdraw()
 //
-// which is what "exact": a permit never outlives the threads that it is for, so nothing is left over after a time-out, an
-// eviction or an element that somebody else took. The sleeping itself is a futex on the permits half (Linux) or a mutex and a
-// condition variable (elsewhere).
+// which is what "exact" means: a permit never outlives the threads that it is for, so nothing is left over after a time-out, an
+// eviction or an element that somebody else took. A permit is for whoever comes first: a thread that finds nothing to do and
+// announces itself again may take the permit of another, which then sleeps on in its place. For elements that is right. For an
+// interruption, which is meant for particular threads, it would not be: so interrupt() gives no permits, but changes a number
+// that all sleepers compare, and they look whether they were meant.
+//
+// The sleeping itself is a futex on one half of the word (64-bit Linux), or a mutex and a condition variable (elsewhere).
 #pragma once
 
 #include <atomic>
@@ -26,7 +30,8 @@
 
 #include "muses/detail/duration.hpp"
 
-#if defined(__linux__)
+#if defined(__linux__) && defined(__LP64__)  // on 32 bits the call wants another timespec than the library's
+#define MUSES_DETAIL_FUTEX 1
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -34,36 +39,40 @@
 
 namespace muses::detail {
 
-/// The two halves of the semaphore's word.
+/// The parts of the semaphore's word: 32 bits sleepers; and the half that threads sleep on: 16 bits epoch, 16 bits permits.
 struct SemaphoreWord {
     static constexpr std::uint64_t kOnePermit = 1;
+    static constexpr std::uint64_t kOneEpoch = std::uint64_t{1} << 16U;
+    static constexpr std::uint64_t kEpochMask = std::uint64_t{0xFFFF} << 16U;
     static constexpr std::uint64_t kOneSleeper = std::uint64_t{1} << 32U;
 
-    static constexpr std::uint32_t permits(std::uint64_t word) noexcept { return static_cast<std::uint32_t>(word); }
     static constexpr std::uint32_t sleepers(std::uint64_t word) noexcept { return static_cast<std::uint32_t>(word >> 32U); }
+    static constexpr std::uint32_t permits(std::uint64_t word) noexcept { return static_cast<std::uint32_t>(word & 0xFFFFU); }
+    /// What a sleeper compares: it changes with each permit and each interruption.
+    static constexpr std::uint32_t sleeping_half(std::uint64_t word) noexcept { return static_cast<std::uint32_t>(word); }
 };
 
 /// Sleeps with a mutex and a condition variable: for systems without a futex.
 class CondvarParker {
 public:
-    /// Sleeps while `word` has no permit. False when `deadline` came first; true may be spurious.
-    bool park(const std::atomic<std::uint64_t>& word, SteadyTime deadline) noexcept {
+    /// Sleeps while the sleeping half of `word` is `expected`. False when `deadline` came first; true may be spurious.
+    bool park(const std::atomic<std::uint64_t>& word, std::uint32_t expected, SteadyTime deadline) noexcept {
         std::unique_lock lock(mutex_);
-        // relaxed: the caller takes the permit with an acquire operation of its own.
-        const auto has_permit = [&] { return SemaphoreWord::permits(word.load(std::memory_order_relaxed)) != 0; };
-        if (deadline != kNever) return woken_.wait_until(lock, deadline, has_permit);
-        woken_.wait(lock, has_permit);
+        // relaxed: the caller looks again with an acquire load of its own.
+        const auto changed = [&] { return SemaphoreWord::sleeping_half(word.load(std::memory_order_relaxed)) != expected; };
+        if (deadline != kNever) return woken_.wait_until(lock, deadline, changed);
+        woken_.wait(lock, changed);
         return true;
     }
 
-    /// Wakes up to `count` threads; the permits must be in the word already.
-    void unpark(const std::atomic<std::uint64_t>& /*word*/, std::uint32_t count) noexcept {
-        // Through the mutex: a thread that saw no permit under it is asleep by now, and not on its way to sleep.
+    /// Wakes one thread, or all of them; the word must be changed already.
+    void unpark(const std::atomic<std::uint64_t>& /*word*/, bool all) noexcept {
+        // Through the mutex: a thread that saw no change under it is asleep by now, and not on its way to sleep.
         { const std::lock_guard lock(mutex_); }
-        if (count == 1) {
-            woken_.notify_one();
-        } else {
+        if (all) {
             woken_.notify_all();
+        } else {
+            woken_.notify_one();
         }
     }
 
@@ -72,13 +81,13 @@ private:
     std::condition_variable woken_;
 };
 
-#if defined(__linux__)
+#if defined(MUSES_DETAIL_FUTEX)
 
-/// Sleeps on the permits half of the word itself.
+/// Sleeps on the word itself.
 class FutexParker {
 public:
-    /// Sleeps while `word` has no permit. False when `deadline` came first; true may be spurious.
-    bool park(const std::atomic<std::uint64_t>& word, SteadyTime deadline) noexcept {
+    /// Sleeps while the sleeping half of `word` is `expected`. False when `deadline` came first; true may be spurious.
+    bool park(const std::atomic<std::uint64_t>& word, std::uint32_t expected, SteadyTime deadline) noexcept {
         timespec time{};
         if (deadline != kNever) {  // steady_clock is CLOCK_MONOTONIC, the clock that FUTEX_WAIT_BITSET measures by
             const auto since = deadline.time_since_epoch();
@@ -86,21 +95,20 @@ public:
             time.tv_sec = static_cast<decltype(time.tv_sec)>(seconds.count());
             time.tv_nsec = static_cast<decltype(time.tv_nsec)>(std::chrono::nanoseconds(since - seconds).count());
         }
-        const long result = ::syscall(SYS_futex, permits_address(word), FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, 0U,
+        const long result = ::syscall(SYS_futex, sleeping_half(word), FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, expected,
                                       deadline == kNever ? nullptr : &time, nullptr, FUTEX_BITSET_MATCH_ANY);
-        return !(result == -1 && errno == ETIMEDOUT);  // EAGAIN: a permit came first. EINTR: the caller looks and comes back.
+        return !(result == -1 && errno == ETIMEDOUT);  // EAGAIN: the word changed first. EINTR: the caller looks and comes back.
     }
 
-    /// Wakes up to `count` threads; the permits must be in the word already.
-    void unpark(const std::atomic<std::uint64_t>& word, std::uint32_t count) noexcept {
-        const int at_most = count > static_cast<std::uint32_t>(INT_MAX) ? INT_MAX : static_cast<int>(count);
-        ::syscall(SYS_futex, permits_address(word), FUTEX_WAKE | FUTEX_PRIVATE_FLAG, at_most, nullptr, nullptr, 0U);
+    /// Wakes one thread, or all of them; the word must be changed already.
+    void unpark(const std::atomic<std::uint64_t>& word, bool all) noexcept {
+        ::syscall(SYS_futex, sleeping_half(word), FUTEX_WAKE | FUTEX_PRIVATE_FLAG, all ? INT_MAX : 1, nullptr, nullptr, 0U);
     }
 
 private:
-    static const std::uint32_t* permits_address(const std::atomic<std::uint64_t>& word) noexcept {
+    static const std::uint32_t* sleeping_half(const std::atomic<std::uint64_t>& word) noexcept {
         static_assert(sizeof(std::atomic<std::uint64_t>) == 8 && std::atomic<std::uint64_t>::is_always_lock_free,
-                      "FutexParker: the kernel reads the permits in place, so the atomic must be the plain 64-bit word");
+                      "FutexParker: the kernel reads the word in place, so the atomic must be a plain 64-bit word");
         return reinterpret_cast<const std::uint32_t*>(&word) + (std::endian::native == std::endian::little ? 0 : 1);
     }
 };
@@ -112,10 +120,10 @@ using DefaultParker = CondvarParker;
 
 /// What: the semaphore described on top of this file. A sleeper calls announce(), looks once more at what it waits for, and then
 ///     either wait_until() or withdraw(). A waker changes what is waited for, asks has_sleepers(), and calls wake_one() if so.
-/// Complexity: O(1); a wake-up is one system call per sleeper woken, has_sleepers() a plain load.
+/// Complexity: O(1); a wake-up is one system call, has_sleepers() a plain load.
 /// Threads: all members from any thread.
 /// Lifetime: must outlive every call; the last thread to leave may be a waker that has yet to return from wake_one().
-/// Limits: 2^32 - 1 threads.
+/// Limits: 65,535 threads at once.
 template <class Parker = DefaultParker>
 class SleepSemaphore {
 public:
@@ -127,10 +135,31 @@ public:
         return SemaphoreWord::sleepers(word_.load(std::memory_order_seq_cst)) != 0;
     }
 
+    /// Gives one permit to one sleeper, if there is any.
+    void wake_one() noexcept {
+        std::uint64_t word = word_.load(std::memory_order_relaxed);  // relaxed: only a guess for the exchange
+        do {
+            if (SemaphoreWord::sleepers(word) == 0) return;
+            // release: pairs with the acquires in wait_until() and withdraw().
+        } while (!word_.compare_exchange_weak(word, word - SemaphoreWord::kOneSleeper + SemaphoreWord::kOnePermit,
+                                              std::memory_order_release, std::memory_order_relaxed));
+        parker_.unpark(word_, false);
+    }
+
+    /// Makes each sleeper ask its `interrupted` once more. Set what that reads before.
+    void interrupt() noexcept {
+        std::uint64_t word = word_.load(std::memory_order_relaxed);  // relaxed: only a guess for the exchange
+        std::uint64_t next = 0;
+        do {
+            next = (word & ~SemaphoreWord::kEpochMask) | ((word + SemaphoreWord::kOneEpoch) & SemaphoreWord::kEpochMask);
+            // release: pairs with the acquire load in wait_until(): a thread that compares the new epoch sees what was set before.
+        } while (!word_.compare_exchange_weak(word, next, std::memory_order_release, std::memory_order_relaxed));
+        parker_.unpark(word_, true);
+    }
+
     /// Enters the calling thread as a sleeper, before its last look. To be followed by wait_until() or withdraw().
     void announce() noexcept {
-        // seq_cst: pairs with has_sleepers(). As an acquire it pairs with wake_all(), see there.
-        word_.fetch_add(SemaphoreWord::kOneSleeper, std::memory_order_seq_cst);
+        word_.fetch_add(SemaphoreWord::kOneSleeper, std::memory_order_seq_cst);  // seq_cst: pairs with has_sleepers()
     }
 
     /// Takes the announcement back. True when a permit was on its way to the caller, or to somebody in the same position: it is
@@ -141,33 +170,29 @@ public:
             // Prefer the announcement: a permit that is left is then for somebody who still sleeps.
             const bool permit = SemaphoreWord::sleepers(word) == 0;
             const std::uint64_t next = word - (permit ? SemaphoreWord::kOnePermit : SemaphoreWord::kOneSleeper);
-            // acquire: pairs with the release in wake(); whoever uses up a permit sees what it was given for.
+            // acquire: pairs with the release in wake_one(); whoever uses up a permit sees what it was given for.
             if (word_.compare_exchange_weak(word, next, std::memory_order_acquire, std::memory_order_relaxed)) return permit;
         }
     }
 
-    /// Sleeps until a permit comes and takes it: true. False when `deadline` came first: the caller is still announced and has to
-    /// withdraw() itself. kNever is for ever.
-    [[nodiscard]] bool wait_until(SteadyTime deadline) noexcept {
+    /// Sleeps until a permit comes and takes it: true. False when `deadline` came first (kNever is for ever) or interrupted()
+    /// returned true: the caller is still announced and has to withdraw() itself.
+    template <class Interrupted>
+    [[nodiscard]] bool wait_until(SteadyTime deadline, Interrupted interrupted) noexcept {
         for (;;) {
-            std::uint64_t word = word_.load(std::memory_order_relaxed);  // relaxed: only a guess for the exchange
+            // acquire: pairs with the release in interrupt(). Either interrupted() sees what was set before the new epoch, or the
+            // epoch read here is an older one and park() will not sleep on it.
+            std::uint64_t word = word_.load(std::memory_order_acquire);
             while (SemaphoreWord::permits(word) != 0) {
-                // acquire: pairs with the release in wake().
+                // acquire: pairs with the release in wake_one(), and on failure again with interrupt().
                 if (word_.compare_exchange_weak(word, word - SemaphoreWord::kOnePermit, std::memory_order_acquire,
-                                                std::memory_order_relaxed)) {
+                                                std::memory_order_acquire)) {
                     return true;
                 }
             }
-            if (!parker_.park(word_, deadline)) return false;
+            if (interrupted() || !parker_.park(word_, SemaphoreWord::sleeping_half(word), deadline)) return false;
         }
     }
-
-    /// Gives one permit to one sleeper, if there is any.
-    void wake_one() noexcept { wake(1); }
-
-    /// Gives a permit to each sleeper. Always writes the word, also with nobody asleep: a thread that announces itself later then
-    /// synchronizes with this call and sees all that its caller wrote before (a stop flag, say).
-    void wake_all() noexcept { wake(UINT32_MAX); }
 
     /// Threads that are announced and not woken, and permits not yet taken: for tests. Stale at once.
     [[nodiscard]] std::uint32_t sleepers_approx() const noexcept {
@@ -178,19 +203,6 @@ public:
     }
 
 private:
-    void wake(std::uint32_t at_most) noexcept {
-        std::uint64_t word = word_.load(std::memory_order_relaxed);  // relaxed: only a guess for the exchange
-        for (;;) {
-            const std::uint32_t sleepers = SemaphoreWord::sleepers(word);
-            const std::uint32_t count = sleepers < at_most ? sleepers : at_most;
-            const std::uint64_t next = word - count * SemaphoreWord::kOneSleeper + count * SemaphoreWord::kOnePermit;
-            // release: pairs with the acquires in wait_until(), withdraw() and announce().
-            if (!word_.compare_exchange_weak(word, next, std::memory_order_release, std::memory_order_relaxed)) continue;
-            if (count != 0) parker_.unpark(word_, count);
-            return;
-        }
-    }
-
     std::atomic<std::uint64_t> word_{0};
     [[no_unique_address]] Parker parker_;
 };

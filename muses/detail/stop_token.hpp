@@ -44,8 +44,8 @@ namespace detail {
 struct StopNode {
     void (*run)(StopNode*) noexcept = nullptr;
     StopNode* next = nullptr;
-    StopNode** link = nullptr;   // what points at this node; null when not in the list
-    bool* destroyed = nullptr;   // set while running: tells the runner that the callback destroyed its own node
+    StopNode** link = nullptr;  // what points at this node; null when not in the list
+    bool* destroyed = nullptr;  // set while running: tells the runner that the callback destroyed its own node
 };
 
 /// What: the state that sources, tokens and callbacks share. Complexity: O(1) per operation, request_stop is linear in callbacks.
@@ -59,7 +59,7 @@ public:
         // acq_rel: pairs with itself; whoever deletes has seen everything that the other holders did before letting go.
         if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
     }
-    void add_source() noexcept { sources_.fetch_add(1, std::memory_order_relaxed); }  // relaxed: only counted, guards nothing
+    void add_source() noexcept { sources_.fetch_add(1, std::memory_order_relaxed); }   // relaxed: only counted, guards nothing
     void drop_source() noexcept { sources_.fetch_sub(1, std::memory_order_release); }  // pairs with the load in stop_possible()
 
     // acquire: pairs with the release store in request_stop(), so that what its caller wrote before is seen.
@@ -237,8 +237,8 @@ public:
 
     template <class Function>
         requires std::constructible_from<Callback, Function>
-    explicit stop_callback(const stop_token& token, Function&& function) noexcept(
-        std::is_nothrow_constructible_v<Callback, Function>)
+    explicit stop_callback(const stop_token& token,
+                           Function&& function) noexcept(std::is_nothrow_constructible_v<Callback, Function>)
         : stop_callback(stop_token(token), std::forward<Function>(function)) {}
     template <class Function>
         requires std::constructible_from<Callback, Function>

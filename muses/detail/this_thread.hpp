@@ -29,7 +29,8 @@ namespace muses::detail {
         const std::unique_ptr<cpu_set_t, Free> set(CPU_ALLOC(processors));
         if (!set) break;
         const std::size_t bytes = CPU_ALLOC_SIZE(processors);
-        if (::sched_getaffinity(0, bytes, set.get()) == 0) return std::max<std::size_t>(1, static_cast<std::size_t>(CPU_COUNT_S(bytes, set.get())));
+        if (::sched_getaffinity(0, bytes, set.get()) == 0)
+            return std::max<std::size_t>(1, static_cast<std::size_t>(CPU_COUNT_S(bytes, set.get())));
     }
 #endif
     return std::max<std::size_t>(1, std::thread::hardware_concurrency());

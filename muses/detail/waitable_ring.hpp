@@ -75,12 +75,9 @@ public:
         if (auto value = ring_.try_pop()) return value;
         Backoff backoff;
         bool permit = false;
-        // relaxed: after an announcement it is ordered by SleepSemaphore::wake_all(), before one it is only the earlier the better
-        const auto over = [&] {
-            return (interrupted != nullptr && interrupted->load(std::memory_order_relaxed)) ||
-                   (deadline != kNever && std::chrono::steady_clock::now() >= deadline);
-        };
-        while (!over()) {
+        // relaxed: ordered by SleepSemaphore::interrupt() when asked from a sleep, else the next sleep will see it
+        const auto cut_off = [&] { return interrupted != nullptr && interrupted->load(std::memory_order_relaxed); };
+        while (!cut_off() && (deadline == kNever || std::chrono::steady_clock::now() < deadline)) {
             await_briefly();
             if (auto value = ring_.try_pop()) return value;
 
@@ -91,8 +88,8 @@ public:
                 return std::nullopt;
             }
             if (front == Ring::Front::Empty) {
-                permit = (!interrupted || !interrupted->load(std::memory_order_relaxed)) && semaphore_.wait_until(deadline);
-                if (!permit) permit = semaphore_.withdraw();
+                backoff = Backoff();
+                permit = semaphore_.wait_until(deadline, [&] { return cut_off() || ring_.closed(); }) || semaphore_.withdraw();
                 if (auto value = ring_.try_pop()) return value;
                 continue;
             }
@@ -106,11 +103,11 @@ public:
         return value;
     }
 
-    void interrupt_waiters() noexcept { semaphore_.wake_all(); }
+    void interrupt_waiters() noexcept { semaphore_.interrupt(); }
 
     void stop() noexcept {
         ring_.close();
-        semaphore_.wake_all();
+        semaphore_.interrupt();
     }
 
     [[nodiscard]] bool stopped() const noexcept { return ring_.closed(); }
@@ -150,7 +147,8 @@ private:
 
     // After the claim, which is seq_cst, and the publication: see SleepSemaphore::has_sleepers().
     void wake_a_sleeper() noexcept {
-        if (semaphore_.has_sleepers()) [[unlikely]] semaphore_.wake_one();
+        if (semaphore_.has_sleepers()) [[unlikely]]
+            semaphore_.wake_one();
     }
 
     Ring ring_;

@@ -171,8 +171,8 @@ private:
 
     UniqueFd epoll_;
     UniqueFd wake_;
-    std::vector<epoll_event> raw_;   // what the kernel fills; kept, so that wait() allocates nothing
-    std::vector<Watched> watched_;   // by descriptor number
+    std::vector<epoll_event> raw_;  // what the kernel fills; kept, so that wait() allocates nothing
+    std::vector<Watched> watched_;  // by descriptor number
 };
 
 static_assert(Poller<EpollPoller>);

@@ -11,7 +11,6 @@
 #include <cstdio>
 #include <exception>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <stdexcept>
 #include <system_error>
@@ -22,6 +21,7 @@
 #include "muses/detail/cache_line.hpp"
 #include "muses/detail/event_mask.hpp"
 #include "muses/detail/move_only_function.hpp"
+#include "muses/net/io_watches.hpp"
 #include "muses/net/poller.hpp"
 #include "muses/net/timer_wheel.hpp"
 
@@ -56,35 +56,8 @@ class EventLoop {
 public:
     using Clock = std::chrono::steady_clock;
     using Timer = TimerWheel::Timer;
-
-    /// Who is told of a descriptor's events. Never owned by the loop.
-    struct IoHandler {
-        /// Called on the loop's thread when something has changed (edge-triggered: read or write until EAGAIN). Error alone in
-        /// `ready` may also mean that the registration failed: registration_error() tells. May watch and unwatch anything, and
-        /// may destroy *this after unwatch or forget.
-        virtual void on_io(EventMask ready) = 0;
-
-    protected:
-        IoHandler() = default;
-        IoHandler(const IoHandler&) = default;
-        IoHandler& operator=(const IoHandler&) = default;
-        ~IoHandler() = default;
-    };
-
-    /// Names one watch; a small value. The default names none. A handle whose watch has ended is harmless: it names nothing.
-    class IoHandle {
-    public:
-        constexpr IoHandle() noexcept = default;
-        /// True when it has been given out by watch(), even when that watch has ended since.
-        [[nodiscard]] constexpr explicit operator bool() const noexcept { return generation_ != 0; }
-        [[nodiscard]] friend constexpr bool operator==(IoHandle, IoHandle) noexcept = default;
-
-    private:
-        friend class EventLoop;
-        constexpr IoHandle(std::uint32_t slot, std::uint32_t generation) noexcept : slot_(slot), generation_(generation) {}
-        std::uint32_t slot_ = 0;
-        std::uint32_t generation_ = 0;
-    };
+    using IoHandler = muses::IoHandler;  ///< who is told of a descriptor's events: derive from it
+    using IoHandle = muses::IoHandle;    ///< names one watch
 
     /// Called at the end of every turn once registered by at_turn_end. Unhooks itself when destroyed.
     class TurnHook {
@@ -139,10 +112,11 @@ public:
     void run() {
         std::thread::id nobody{};
         // Acquire pairs with the release in ~Running: a run by another thread that came before happened before this one.
-        if (!runner_.compare_exchange_strong(nobody, std::this_thread::get_id(), std::memory_order_acquire, std::memory_order_relaxed))
+        if (!runner_.compare_exchange_strong(nobody, std::this_thread::get_id(), std::memory_order_acquire,
+                                             std::memory_order_relaxed))
             throw std::logic_error("muses::EventLoop::run: the loop is running already");
         const Running running(*this);
-        apply_changes();  // of watches that were made before the run
+        watches_.apply(poller_);  // of watches that were made before the run
         // Acquire pairs with the release in stop().
         while (!stopped_.load(std::memory_order_acquire)) turn();
     }
@@ -154,7 +128,9 @@ public:
     }
 
     /// True once stop() was called. Any thread.
-    [[nodiscard]] bool stopped() const noexcept { return stopped_.load(std::memory_order_acquire); }  // pairs with the release in stop()
+    [[nodiscard]] bool stopped() const noexcept {
+        return stopped_.load(std::memory_order_acquire);
+    }  // pairs with the release in stop()
 
     /// Has `fn` run by the loop's thread, in order of arrival; from inside the loop, not before the next turn. A function that never
     /// runs is destroyed by ~EventLoop. Any thread. Throws std::bad_alloc.
@@ -194,55 +170,23 @@ public:
 
     /// Watches `fd` for Readable and/or Writable, edge-triggered, from the end of this turn on; what is ready already is an edge. When
     /// the system refuses, `handler` gets Error in the next turn, and registration_error() says why. Throws std::bad_alloc.
-    IoHandle watch(int fd, EventMask interest, IoHandler& handler) {
-        const std::uint32_t index = take_slot();
-        Slot& slot = slots_[index];
-        const IoHandle handle(index, slot.generation);
-        try {
-            queue_change(index, PollChange::Kind::Add, fd, interest);
-        } catch (...) {
-            free_slot(index);
-            throw;
-        }
-        slot.handler = &handler;
-        slot.fd = fd;
-        return handle;
-    }
+    IoHandle watch(int fd, EventMask interest, IoHandler& handler) { return watches_.watch(fd, interest, handler); }
 
     /// Changes what is watched, from the end of this turn on; what is ready then is reported (again), even when `interest` is as
     /// before. Nothing happens when the watch has ended. Failure as with watch(). Throws std::bad_alloc.
-    void rewatch(IoHandle handle, EventMask interest) {
-        Slot* slot = find(handle);
-        if (slot == nullptr) return;
-        if (slot->pending != kNone)
-            changes_[slot->pending].interest = interest;
-        else
-            queue_change(handle.slot_, slot->registered ? PollChange::Kind::Modify : PollChange::Kind::Add, slot->fd, interest);
-    }
+    void rewatch(IoHandle handle, EventMask interest) { watches_.rewatch(handle, interest); }
 
     /// Ends the watch of a descriptor that stays open. No event is delivered after it, not even one already fetched in this turn.
     /// One system call, at once (later, the number might belong to another file), unless the registration has not gone out yet.
-    void unwatch(IoHandle handle) noexcept {
-        Slot* slot = find(handle);
-        if (slot == nullptr) return;
-        if (slot->registered) {
-            const PollChange remove{PollChange::Kind::Remove, slot->fd, EventMask::None, 0};
-            (void)poller_.apply({&remove, 1});  // fails only when the descriptor is closed or unknown: then there is nothing to remove
-        }
-        end_watch(handle.slot_);
-    }
+    void unwatch(IoHandle handle) noexcept { watches_.unwatch(handle, poller_); }
 
     /// Ends the watch of a descriptor that the caller closes now, before this turn ends: like unwatch(), without a system call, since
     /// the kernel forgets what is closed. With epoll it forgets when the last duplicate (dup, fork, a descriptor passed on) is closed:
     /// where there may be one, use unwatch(), or the duplicate goes on to wake the loop for nothing.
-    void forget(IoHandle handle) noexcept {
-        if (find(handle) != nullptr) end_watch(handle.slot_);
-    }
+    void forget(IoHandle handle) noexcept { watches_.forget(handle); }
 
     /// Why the registration of a watch was refused; no error while it stands, is still to go out, or has ended.
-    [[nodiscard]] std::error_code registration_error(IoHandle handle) const noexcept {
-        return names(handle) ? slots_[handle.slot_].error : std::error_code{};
-    }
+    [[nodiscard]] std::error_code registration_error(IoHandle handle) const noexcept { return watches_.registration_error(handle); }
 
     /// Has `timer` called in the first turn that begins `after` or more after now(); zero or less: in the next turn. Moves a timer that is
     /// armed. Counted from now(), the beginning of this turn; who must not be early by the length of a turn uses arm_at().
@@ -273,7 +217,7 @@ public:
     }
 
     /// How many watches there are. Loop thread.
-    [[nodiscard]] std::size_t watched() const noexcept { return watched_; }
+    [[nodiscard]] std::size_t watched() const noexcept { return watches_.size(); }
 
     /// What has happened so far. Loop thread, or when no run() is under way.
     [[nodiscard]] const EventLoopStats& stats() const noexcept { return stats_; }
@@ -283,17 +227,7 @@ private:
 
     enum class Signal : std::uint8_t { Awake, Sleeping, Signalled };
 
-    static constexpr std::uint32_t kNone = 0xffffffffU;
     static constexpr std::size_t kPostsKept = 4096;  // room for posts that is kept between turns
-
-    struct Slot {
-        IoHandler* handler = nullptr;  // null: free
-        std::uint32_t generation = 1;  // grows when the slot is freed; never 0
-        std::uint32_t pending = kNone; // index in changes_; of a free slot: the next free one
-        int fd = -1;
-        bool registered = false;       // the kernel has it
-        std::error_code error;         // why it has not
-    };
 
     struct Running {
         explicit Running(EventLoop& loop) noexcept : loop_(loop) {
@@ -323,19 +257,19 @@ private:
             report(std::make_exception_ptr(std::system_error(got.error(), "muses::EventLoop: the poller failed")));
             stop();
         }
-        deliver_failures();
-        deliver_events(got.value_or(0));
+        watches_.take_failures([this](IoHandle handle) { deliver(handle, EventMask::Error); });
+        for (std::size_t i = 0; i < got.value_or(0); ++i) deliver(IoHandle(events_[i].userdata), events_[i].mask);
         fire_timers();
         take_signal();
         run_posts();
         run_hooks();
-        apply_changes();
+        watches_.apply(poller_);
     }
 
     // How long the wait may last; none: for ever.
     std::optional<std::chrono::nanoseconds> time_to_sleep() noexcept {
         constexpr std::chrono::nanoseconds kNotAtAll{0};
-        if (maybe_posts_ || !failed_.empty()) return kNotAtAll;
+        if (maybe_posts_ || watches_.has_failures()) return kNotAtAll;
         Signal awake = Signal::Awake;
         // Relaxed: nothing is handed over here. That a waker is not missed follows from the single order of the read-modify-writes of
         // signal_, see wakeup(); what it wrote is acquired in take_signal().
@@ -354,29 +288,14 @@ private:
         if (signal_.exchange(Signal::Awake, std::memory_order_acquire) == Signal::Signalled) maybe_posts_ = true;
     }
 
-    void deliver_failures() {
-        if (failed_.empty()) return;
-        delivering_.swap(failed_);
-        for (const IoHandle handle : delivering_) {
-            if (Slot* slot = find(handle); slot != nullptr && slot->error) deliver(*slot->handler, EventMask::Error);
+    void deliver(IoHandle handle, EventMask mask) {
+        IoHandler* handler = watches_.find(handle);
+        if (handler == nullptr) {
+            ++stats_.stale_events;
+            return;
         }
-        delivering_.clear();
-    }
-
-    void deliver_events(std::size_t count) {
-        for (std::size_t i = 0; i < count; ++i) {
-            const std::uint64_t tag = events_[i].userdata;
-            Slot* slot = find(IoHandle(static_cast<std::uint32_t>(tag), static_cast<std::uint32_t>(tag >> 32U)));
-            if (slot == nullptr)
-                ++stats_.stale_events;
-            else
-                deliver(*slot->handler, events_[i].mask);
-        }
-    }
-
-    void deliver(IoHandler& handler, EventMask mask) {
         ++stats_.io_events;
-        guarded([&] { handler.on_io(mask); });
+        guarded([&] { handler->on_io(mask); });
     }
 
     void fire_timers() {
@@ -418,75 +337,6 @@ private:
         in_hooks_ = false;
     }
 
-    void apply_changes() noexcept {
-        if (changes_.empty()) return;
-        const bool clean = poller_.apply(changes_, errors_).has_value();
-        for (std::size_t i = 0; i < changes_.size(); ++i) {
-            const std::uint64_t tag = changes_[i].userdata;
-            const auto index = static_cast<std::uint32_t>(tag);
-            Slot& slot = slots_[index];
-            slot.pending = kNone;
-            slot.error = errors_[i];
-            if (clean || !slot.error) {
-                slot.registered = true;
-                continue;
-            }
-            if (slot.error == std::errc::bad_file_descriptor || slot.error == std::errc::no_such_file_or_directory)
-                slot.registered = false;  // else a Modify that failed has left the old registration in place
-            failed_.push_back(IoHandle(index, slot.generation));  // room was made in queue_change()
-        }
-        changes_.clear();
-        errors_.clear();
-    }
-
-    void queue_change(std::uint32_t index, PollChange::Kind kind, int fd, EventMask interest) {
-        errors_.reserve(errors_.size() + 1 > errors_.capacity() ? 2 * errors_.size() + 8 : errors_.capacity());
-        failed_.reserve(std::max(failed_.capacity(), failed_.size() + errors_.capacity()));
-        const std::uint64_t tag = (static_cast<std::uint64_t>(slots_[index].generation) << 32U) | index;
-        changes_.push_back(PollChange{kind, fd, interest, tag});
-        errors_.emplace_back();  // always as many as changes_; cannot throw
-        slots_[index].pending = static_cast<std::uint32_t>(changes_.size() - 1);
-    }
-
-    [[nodiscard]] bool names(IoHandle handle) const noexcept {
-        return handle.slot_ < slots_.size() && slots_[handle.slot_].generation == handle.generation_ &&
-               slots_[handle.slot_].handler != nullptr;
-    }
-    [[nodiscard]] Slot* find(IoHandle handle) noexcept { return names(handle) ? &slots_[handle.slot_] : nullptr; }
-
-    std::uint32_t take_slot() {
-        std::uint32_t index = first_free_;
-        if (index != kNone) {
-            first_free_ = std::exchange(slots_[index].pending, kNone);
-        } else {
-            if (slots_.size() >= kNone) throw std::bad_alloc();
-            index = static_cast<std::uint32_t>(slots_.size());
-            slots_.emplace_back();
-        }
-        ++watched_;
-        return index;
-    }
-
-    void free_slot(std::uint32_t index) noexcept {
-        Slot& slot = slots_[index];
-        const std::uint32_t generation = slot.generation + 1;
-        slot = Slot{};
-        slot.generation = generation == 0 ? 1 : generation;
-        slot.pending = std::exchange(first_free_, index);
-        --watched_;
-    }
-
-    // Takes back a change that has not gone out (the last one takes its place in the batch: their order is of no concern), frees the slot.
-    void end_watch(std::uint32_t index) noexcept {
-        if (const std::uint32_t at = slots_[index].pending; at != kNone) {
-            changes_[at] = changes_.back();
-            slots_[static_cast<std::uint32_t>(changes_[at].userdata)].pending = at;
-            changes_.pop_back();
-            errors_.pop_back();
-        }
-        free_slot(index);
-    }
-
     template <class F>
     void guarded(F&& call) {
         try {
@@ -524,20 +374,14 @@ private:
     TimerWheel wheel_;
     Clock::time_point now_{};
     bool running_ = false;
-    bool maybe_posts_ = false;            // posts_ may have something for the next run_posts()
+    bool maybe_posts_ = false;  // posts_ may have something for the next run_posts()
     std::vector<PollEvent> events_;
-    std::vector<Slot> slots_;
-    std::uint32_t first_free_ = kNone;
-    std::size_t watched_ = 0;
-    std::vector<PollChange> changes_;     // go out at the end of the turn
-    std::vector<std::error_code> errors_; // one for each of changes_
-    std::vector<IoHandle> failed_;        // to be told in the next turn
-    std::vector<IoHandle> delivering_;
+    IoWatches watches_;
     TurnHook* first_hook_ = nullptr;
     TurnHook* last_hook_ = nullptr;
-    TurnHook* next_hook_ = nullptr;       // run_hooks() goes on here
+    TurnHook* next_hook_ = nullptr;  // run_hooks() goes on here
     bool in_hooks_ = false;
-    std::vector<Post> batch_;             // posts being run
+    std::vector<Post> batch_;  // posts being run
     EventLoopStats stats_;
 
     // Touched by other threads: on lines of their own.
@@ -545,7 +389,7 @@ private:
     std::atomic<bool> stopped_{false};
     std::atomic<std::thread::id> runner_{};
     alignas(detail::kCacheLine) std::mutex posts_mutex_;
-    std::vector<Post> posts_;             // guarded by posts_mutex_, as is:
+    std::vector<Post> posts_;  // guarded by posts_mutex_, as is:
     bool posts_closed_ = false;
 };
 

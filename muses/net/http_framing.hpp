@@ -9,6 +9,7 @@
 
 #include "muses/detail/imf_date.hpp"
 #include "muses/net/framing.hpp"
+#include "muses/net/http_body.hpp"
 #include "muses/net/http_grammar.hpp"
 
 namespace muses {
@@ -49,7 +50,8 @@ public:
         text.reserve(256);
         text.append("HTTP/1.1 ").append(std::to_string(answer.code)).append(" ").append(http::reason_phrase(answer.code));
         text.append("\r\nDate: ").append(detail::imf_date_now());
-        text.append("\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: ").append(std::to_string(answer.sentence.size() + 1));
+        text.append("\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: ")
+            .append(std::to_string(answer.sentence.size() + 1));
         if (answer.code == 503) text.append("\r\nRetry-After: 1");
         text.append("\r\nConnection: close\r\n\r\n").append(answer.sentence).append("\n");
         return text;
@@ -186,9 +188,9 @@ private:
 
     // What is needed of the fields until the head ends, and of the body afterwards; which one lives follows from at_.
     union Stage {
-        http::BodyFraming framing{};   // StartLine, Fields
-        std::size_t message_size;      // Length
-        http::ChunkScanner chunks;     // Chunks
+        http::BodyFraming framing{};  // StartLine, Fields
+        std::size_t message_size;     // Length
+        http::ChunkScanner chunks;    // Chunks
     };
 
     http::FieldScanner scanner_;

@@ -77,7 +77,8 @@ public:
         timespec limit{};
         if (timeout) {
             // Some systems refuse a time that is too far away; a wait that ends after a day has only nothing to tell.
-            const auto clamped = std::clamp<std::chrono::nanoseconds>(*timeout, std::chrono::nanoseconds{0}, std::chrono::hours{24});
+            const auto clamped =
+                std::clamp<std::chrono::nanoseconds>(*timeout, std::chrono::nanoseconds{0}, std::chrono::hours{24});
             const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(clamped);
             limit.tv_sec = static_cast<time_t>(seconds.count());
             limit.tv_nsec = static_cast<long>((clamped - seconds).count());
@@ -111,17 +112,16 @@ public:
     void wakeup() noexcept {
         const int saved = errno;
         const struct kevent trigger = make(kWakeIdent, EVFILT_USER, 0, NOTE_TRIGGER, 0);
-        while (::kevent(kqueue_.get(), &trigger, 1, nullptr, 0, nullptr) < 0 && errno == EINTR) {
-        }
+        while (::kevent(kqueue_.get(), &trigger, 1, nullptr, 0, nullptr) < 0 && errno == EINTR) {}
         errno = saved;
     }
 
 private:
     struct Watched {
         std::uint64_t userdata = 0;
-        std::uint64_t round = 0;       // the wait that has last reported this number ...
-        std::uint32_t position = 0;    // ... and where
-        std::uint32_t generation = 0;  // counts the registrations of this number; the filters' udata
+        std::uint64_t round = 0;              // the wait that has last reported this number ...
+        std::uint32_t position = 0;           // ... and where
+        std::uint32_t generation = 0;         // counts the registrations of this number; the filters' udata
         EventMask filters = EventMask::None;  // which filters the kernel should have
         bool active = false;
     };
@@ -177,7 +177,8 @@ private:
     }
 
     // The types of the fields differ from system to system, hence the casts to whatever they are.
-    static struct kevent make(std::uintptr_t ident, int filter, unsigned flags, unsigned fflags, std::uint32_t generation) noexcept {
+    static struct kevent make(std::uintptr_t ident, int filter, unsigned flags, unsigned fflags,
+                              std::uint32_t generation) noexcept {
         struct kevent event{};
         event.ident = static_cast<decltype(event.ident)>(ident);
         event.filter = static_cast<decltype(event.filter)>(filter);
@@ -243,7 +244,8 @@ private:
         const std::size_t size = std::exchange(batch.size, 0);
         std::array<struct kevent, Batch::kRoom> receipts;
         const timespec at_once{};
-        const int got = ::kevent(kqueue_.get(), batch.changes.data(), static_cast<int>(size), receipts.data(), static_cast<int>(size), &at_once);
+        const int got = ::kevent(kqueue_.get(), batch.changes.data(), static_cast<int>(size), receipts.data(),
+                                 static_cast<int>(size), &at_once);
         if (got < 0 && errno == EINTR) return;  // then all changes have been carried out, says the manual
         const int failure = got < 0 ? errno : EIO;
         for (std::size_t i = 0; i < size; ++i) {
@@ -266,8 +268,9 @@ private:
         watched.active = false;
         for (const EventMask filter : {EventMask::Readable, EventMask::Writable}) {
             if (!has(watched.filters, filter)) continue;
-            const struct kevent change = make(static_cast<std::uintptr_t>(fd), filter == EventMask::Readable ? EVFILT_READ : EVFILT_WRITE,
-                                              EV_DELETE, 0, watched.generation);
+            const struct kevent change =
+                make(static_cast<std::uintptr_t>(fd), filter == EventMask::Readable ? EVFILT_READ : EVFILT_WRITE, EV_DELETE, 0,
+                     watched.generation);
             ::kevent(kqueue_.get(), &change, 1, nullptr, 0, nullptr);
         }
         watched.filters = EventMask::None;

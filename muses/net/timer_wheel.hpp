@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <ratio>
 #include <type_traits>
@@ -138,13 +137,13 @@ private:
     static constexpr unsigned kBits = 6;
     static constexpr unsigned kSlots = 1U << kBits;
     static constexpr unsigned kLevels = 8;
-    static constexpr std::uint32_t kDue = kLevels * kSlots;     // deadline has passed already when armed: for the next advance
-    static constexpr std::uint32_t kFiring = kDue + 1;          // collected by the advance under way
+    static constexpr std::uint32_t kDue = kLevels * kSlots;  // deadline has passed already when armed: for the next advance
+    static constexpr std::uint32_t kFiring = kDue + 1;       // collected by the advance under way
     static constexpr std::uint64_t kNanosPerTick = 1'000'000;
 
     struct Step {
-        std::uint64_t tick;    // when
-        std::uint32_t list;    // which list is due or cascades then
+        std::uint64_t tick;  // when
+        std::uint32_t list;  // which list is due or cascades then
     };
 
     static Timer& first_of(Node& list) noexcept { return static_cast<Timer&>(*list.next); }
@@ -152,7 +151,8 @@ private:
     // Nanoseconds from start_ to `t`, 0 when before. The subtraction is unsigned: it cannot overflow, and fits for all t >= start_.
     [[nodiscard]] std::uint64_t nanos_since_start(Clock::time_point t) const noexcept {
         if (t <= start_) return 0;
-        return static_cast<std::uint64_t>(t.time_since_epoch().count()) - static_cast<std::uint64_t>(start_.time_since_epoch().count());
+        return static_cast<std::uint64_t>(t.time_since_epoch().count()) -
+               static_cast<std::uint64_t>(start_.time_since_epoch().count());
     }
     [[nodiscard]] std::uint64_t tick_not_before(Clock::time_point t) const noexcept {
         const std::uint64_t nanos = nanos_since_start(t);
@@ -163,8 +163,8 @@ private:
         const auto room = static_cast<std::uint64_t>(Clock::time_point::max().time_since_epoch().count()) -
                           static_cast<std::uint64_t>(start_.time_since_epoch().count());
         if (tick > room / kNanosPerTick) return Clock::time_point::max();
-        return Clock::time_point(Clock::duration(static_cast<Clock::rep>(
-            static_cast<std::uint64_t>(start_.time_since_epoch().count()) + tick * kNanosPerTick)));
+        return Clock::time_point(Clock::duration(
+            static_cast<Clock::rep>(static_cast<std::uint64_t>(start_.time_since_epoch().count()) + tick * kNanosPerTick)));
     }
 
     // Puts an armed, unlinked timer where its tick belongs, seen from current_.
@@ -248,11 +248,11 @@ private:
     }
 
     Clock::time_point start_;
-    std::uint64_t current_ = 0;   // the last tick that advance() has dealt with
+    std::uint64_t current_ = 0;  // the last tick that advance() has dealt with
     std::size_t armed_ = 0;
-    std::uint32_t levels_ = 0;    // bit L: level L has an occupied slot
-    std::array<std::uint64_t, kLevels> occupied_{};   // bit s of [L]: that slot is not empty
-    std::array<Node, kLevels * kSlots + 2> lists_;    // circular, with the heads inside
+    std::uint32_t levels_ = 0;                       // bit L: level L has an occupied slot
+    std::array<std::uint64_t, kLevels> occupied_{};  // bit s of [L]: that slot is not empty
+    std::array<Node, kLevels * kSlots + 2> lists_;   // circular, with the heads inside
 };
 
 }  // namespace muses

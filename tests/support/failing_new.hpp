@@ -66,7 +66,7 @@ inline void* checked_allocate(std::size_t size, std::size_t alignment) {
 
 }  // namespace muses::test
 
-// The array and nothrow forms of the standard library call these. Not inline: gcc would see malloc meet delete, and warn.
+// The array forms too: AddressSanitizer brings its own. Not inline: gcc would see malloc meet delete, and warn.
 [[gnu::noinline]] void* operator new(std::size_t size) { return muses::test::checked_allocate(size, 1); }
 [[gnu::noinline]] void* operator new(std::size_t size, std::align_val_t alignment) {
     return muses::test::checked_allocate(size, static_cast<std::size_t>(alignment));
@@ -75,5 +75,14 @@ inline void* checked_allocate(std::size_t size, std::size_t alignment) {
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+
+[[gnu::noinline]] void* operator new[](std::size_t size) { return muses::test::checked_allocate(size, 1); }
+[[gnu::noinline]] void* operator new[](std::size_t size, std::align_val_t alignment) {
+    return muses::test::checked_allocate(size, static_cast<std::size_t>(alignment));
+}
+[[gnu::noinline]] void operator delete[](void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 
 #endif

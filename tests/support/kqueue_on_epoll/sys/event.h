@@ -87,8 +87,12 @@ struct Direction {
                 if (!knote.present || knote.generation != event.data.u64 >> 32U) continue;
                 const bool failed = (event.events & EPOLLERR) != 0U;
                 const bool ended = failed || (event.events & (EPOLLHUP | EPOLLRDHUP)) != 0U;
-                out[filled++] = {fd, filter, static_cast<unsigned short>(EV_CLEAR | (ended ? EV_EOF : 0U)),
-                                 failed ? unsigned{ECONNRESET} : 0U, 0, knote.udata};
+                out[filled++] = {fd,
+                                 filter,
+                                 static_cast<unsigned short>(EV_CLEAR | (ended ? EV_EOF : 0U)),
+                                 failed ? unsigned{ECONNRESET} : 0U,
+                                 0,
+                                 knote.udata};
             }
             if (got < asked) break;
         }
@@ -158,6 +162,8 @@ inline int kqueue() {
     return fd;
 }
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"  // struct and function of one name, as in the real one
 inline int kevent(int fd, const struct kevent* changes, int nchanges, struct kevent* events, int nevents, const timespec* timeout) {
     std::shared_ptr<kqueue_on_epoll::Queue> queue;
     {
@@ -196,3 +202,4 @@ inline int kevent(int fd, const struct kevent* changes, int nchanges, struct kev
         if (::ppoll(&ready, 1, timeout != nullptr ? &left : nullptr, nullptr) < 0) return -1;
     }
 }
+#pragma GCC diagnostic pop
