@@ -471,6 +471,7 @@ TEST_CASE("event_loop: a failure is not told to who unwatches before") {
     loop.run();
     CHECK_FALSE(guard.expired);
     CHECK(told == 1);
+    CHECK(loop.stats().stale_events == 0);
 }
 
 TEST_CASE("event_loop: an event fetched for a closed descriptor reaches neither its owner nor the next one of that number") {
@@ -573,6 +574,7 @@ TEST_CASE("event_loop: a registration that was taken back in its turn never goes
     CHECK_FALSE(guard.expired);
     std::sort(order.begin(), order.end());
     CHECK(order == "23");
+    CHECK(loop.stats().stale_events == 0);
 }
 
 #if defined(__linux__) && !defined(MUSES_USE_KQUEUE)

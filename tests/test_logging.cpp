@@ -733,7 +733,7 @@ TEST_CASE("logging: every line of many threads is written once and in order or c
             CAPTURE(capacity);
             Collector got;
             constexpr int kThreads = 4;
-            const int each = stress_rounds(1000);
+            const int each = stress_rounds(400);
             muses::LogStats stats;
             {
                 Logger log(LoggerOptions{.capacity = capacity, .overflow = overflow});
@@ -781,7 +781,7 @@ TEST_CASE("logging: every line of many threads is written once and in order or c
 
 TEST_CASE("logging: lines logged while the logger stops are written or counted") {
     for (const auto overflow : {OverflowPolicy::DropOldest, OverflowPolicy::DropNew, OverflowPolicy::Block}) {
-        for (int round = 0; round < stress_rounds(30); ++round) {
+        for (int round = 0; round < stress_rounds(8); ++round) {
             Collector got;
             Logger log(LoggerOptions{.capacity = 8, .overflow = overflow});
             log.add_sink(got.sink());

@@ -58,6 +58,35 @@ TEST_CASE_TEMPLATE("semaphore: no wake-up is lost between two sleepers" * doctes
     CHECK(pong.semaphore.sleepers_approx() + pong.semaphore.permits_approx() == 0);
 }
 
+TEST_CASE_TEMPLATE("semaphore: who withdraws takes its announcement back and a permit only if all were woken", Parker,
+                   muses::detail::DefaultParker, muses::detail::CondvarParker) {
+    muses::detail::SleepSemaphore<Parker> semaphore;
+    const auto is = [&](std::uint32_t sleepers, std::uint32_t permits) {
+        return semaphore.sleepers_approx() == sleepers && semaphore.permits_approx() == permits;
+    };
+    semaphore.wake_one();  // nobody is there: nothing is kept for later
+    semaphore.interrupt();
+    CHECK(is(0, 0));
+    semaphore.announce();
+    semaphore.announce();
+    CHECK(is(2, 0));
+    semaphore.wake_one();
+    CHECK(is(1, 1));
+    CHECK_FALSE(semaphore.withdraw());
+    CHECK(is(0, 1));
+    semaphore.wake_one();
+    CHECK(is(0, 1));
+    CHECK(semaphore.withdraw());
+    CHECK(is(0, 0));
+    semaphore.announce();
+    CHECK_FALSE(semaphore.wait_until(std::chrono::steady_clock::now(), [] { return false; }));
+    for (int i = 0; i < 70'000; ++i) semaphore.interrupt();  // the epoch wraps within its 16 bits
+    CHECK(is(1, 0));
+    semaphore.wake_one();
+    CHECK(semaphore.wait_until(muses::detail::kNever, [] { return false; }));
+    CHECK(is(0, 0));
+}
+
 TEST_CASE_TEMPLATE("semaphore: time-outs that meet wake-ups leave no permit over", Parker, muses::detail::DefaultParker,
                    muses::detail::CondvarParker) {
     muses::detail::SleepSemaphore<Parker> semaphore;

@@ -372,7 +372,7 @@ TEST_CASE("timer_wheel: it agrees with a sorted map in random histories") {
     }
 }
 
-TEST_CASE("timer_wheel: a million timers are armed moved cancelled and fired") {
+TEST_CASE("timer_wheel: a million timers are armed moved cancelled and fired" * doctest::test_suite("slow")) {
     constexpr std::size_t kTimers = 1'000'000;
     TimerWheel wheel(kStart);
     std::size_t fired = 0;

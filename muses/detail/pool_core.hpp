@@ -273,19 +273,23 @@ private:
             }
             announce_if_quiescent();
             parking_.announce_sleep();
-            if (queued() != 0 && parking_.cancel_sleep()) continue;
+            if (queued() != 0 && parking_.cancel_sleep()) {
+                std::this_thread::yield();  // what is there could not be stolen: let the thread that holds the lane get on
+                continue;
+            }
             if (!parking_.sleep()) return false;
         }
     }
 
-    // Looks into all lanes, for a bounded time.
+    // Looks into all lanes, for a few microseconds. Longer, or with a yield to other programs, costs more than sleeping: while one
+    // worker counts as searching, pushes wake nobody.
     bool search(const PoolContext& me, Job& job) {
         for (int round = 0; round < kSearchRounds; ++round) {
             if (lanes_[me.lane].take(job)) return true;
             for (std::size_t i = 1; i < lane_count_; ++i) {
                 if (lanes_[me.lane].steal_from(lanes_[(me.lane + i) % lane_count_], job)) return true;
             }
-            std::this_thread::yield();
+            relax();
         }
         return false;
     }
@@ -345,7 +349,7 @@ private:
     }
 
     static constexpr std::size_t kSameLaneInARow = 8;
-    static constexpr int kSearchRounds = 16;
+    static constexpr int kSearchRounds = 4;
 
     const ThreadPoolOptions options_;
     const std::size_t workers_;

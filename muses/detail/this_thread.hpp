@@ -1,4 +1,4 @@
-// What the standard library does not say about threads: how many processors this one may use, and its name.
+// What the standard library does not say about threads: how many processors this one may use, its name, and a short pause.
 #pragma once
 
 #include <algorithm>
@@ -34,6 +34,15 @@ namespace muses::detail {
     }
 #endif
     return std::max<std::size_t>(1, std::thread::hardware_concurrency());
+}
+
+/// Passes a few hundred nanoseconds in a loop that waits for another processor, sparing the other thread of this core.
+inline void relax() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+    for (int i = 0; i < 8; ++i) __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    for (int i = 0; i < 8; ++i) asm volatile("isb" ::: "memory");
+#endif
 }
 
 /// The longest thread name that every supported system keeps, in bytes.

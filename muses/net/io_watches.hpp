@@ -92,8 +92,8 @@ public:
         if (!names(handle)) return;
         if (const Slot& slot = slots_[handle.slot_]; slot.registered) {
             const PollChange remove{PollChange::Kind::Remove, slot.fd, EventMask::None, 0};
-            (void)poller.apply(
-                {&remove, 1});  // fails only when the descriptor is closed or unknown: then there is nothing to remove
+            // Fails only when the descriptor is closed or unknown: then there is nothing to remove.
+            (void)poller.apply({&remove, 1});
         }
         end(handle.slot_);
     }
