@@ -454,6 +454,17 @@ TEST_CASE("event_loop: a failed registration arrives as an error in the next tur
     CHECK(loop.watched() == 2);
 }
 
+TEST_CASE("event_loop: a failed registration alone keeps the loop from sleeping") {
+    EventLoop loop;  // without a timer that would end its sleep
+    std::atomic<bool> told{false};
+    Handler handler([&](EventMask) { told = true; });
+    loop.watch(muses::test::closed_number(), kBoth, handler);
+    std::thread runner([&] { loop.run(); });
+    CHECK(muses::test::eventually([&] { return told.load(); }));
+    loop.stop();
+    runner.join();
+}
+
 TEST_CASE("event_loop: a failure is not told to who unwatches before") {
     EventLoop loop;
     const Guard guard(loop);
@@ -575,6 +586,29 @@ TEST_CASE("event_loop: a registration that was taken back in its turn never goes
     std::sort(order.begin(), order.end());
     CHECK(order == "23");
     CHECK(loop.stats().stale_events == 0);
+}
+
+TEST_CASE("event_loop: taking registrations back in any order leaves the others") {
+    for (const auto& order : {std::array{0, 2}, std::array{2, 0}, std::array{0, 1}, std::array{1, 2}}) {
+        EventLoop loop;
+        const Guard guard(loop, 5s);
+        const std::array<FdPair, 3> pairs{socket_pair(), socket_pair(), socket_pair()};
+        int events = 0;
+        std::array<EventLoop::IoHandle, 3> handles;
+        Handler handler([&](EventMask) {
+            ++events;
+            loop.post([&] { loop.stop(); });
+        });
+        loop.post([&] {
+            for (std::size_t i = 0; i < 3; ++i) handles[i] = loop.watch(pairs[i].a.get(), EventMask::Writable, handler);
+            for (const int i : order) loop.forget(handles[static_cast<std::size_t>(i)]);
+            CHECK(loop.watched() == 1);
+        });
+        loop.run();
+        CHECK_FALSE(guard.expired);
+        CHECK(events == 1);
+        CHECK(loop.stats().stale_events == 0);
+    }
 }
 
 #if defined(__linux__) && !defined(MUSES_USE_KQUEUE)
@@ -715,6 +749,21 @@ TEST_CASE("event_loop: a hook is called once a turn in order of registration unt
     loop.run();
     CHECK_FALSE(guard.expired);
     CHECK(order == "|abd|ad");
+}
+
+TEST_CASE("event_loop: a hook registered by the last hook is called in that turn") {
+    EventLoop loop;
+    std::string order;
+    Hook second([&] { order += '2'; });
+    Hook first([&] {
+        order += '1';
+        loop.at_turn_end(second);
+        loop.stop();
+    });
+    loop.at_turn_end(first);
+    loop.wakeup();
+    loop.run();
+    CHECK(order == "12");
 }
 
 TEST_CASE("event_loop: hooks may outlive their loop") {

@@ -322,6 +322,19 @@ TEST_CASE("reactor: 100-continue is sent once and the body is then served") {
     CHECK(client.read_response() == ok("/up"));
 }
 
+TEST_CASE("reactor: an empty Blocking is the handler's failure and not a crash") {
+    for (const std::size_t workers : {0U, 1U}) {
+        std::atomic<int> seen{0};
+        muses::ReactorOptions options;
+        options.on_exception = [&](const std::exception_ptr&) { ++seen; };
+        Server<> server([](std::string_view) -> muses::InlineResult { return muses::Blocking(); }, 1, workers, options);
+        TcpClient client(server.port());
+        REQUIRE(client.send(get("/")));
+        CHECK(client.read_all().starts_with("HTTP/1.1 500 "));
+        CHECK(seen == 1);
+    }
+}
+
 TEST_CASE("reactor: what a handler throws becomes a 500 and goes to the hook") {
     for (const std::size_t workers : {0U, 2U}) {
         std::atomic<int> seen{0};
@@ -791,6 +804,32 @@ TEST_CASE("reactor: stop right after start and twice and never started") {
     muses::ReactorPool never(*listener.get_listener(), echo, 2, 2);
     never.stop();
     CHECK_THROWS_AS(never.start(), std::logic_error);
+}
+
+TEST_CASE("reactor: stop in a storm of new connections leaves none behind and nobody waiting") {
+    for (int round = 0; round < muses::test::stress_rounds(8); ++round) {
+        Server<> server(echo_inline, 3, 1);
+        std::atomic<bool> end{false};
+        std::atomic<int> unanswered{0};
+        std::vector<std::thread> clients;
+        for (int i = 0; i < 4; ++i)
+            clients.emplace_back([&] {
+                while (!end) {
+                    TcpClient client(server.port());
+                    if (!client.connected() || !client.send(get("/x"))) continue;
+                    client.read_response();
+                    if (client.last_error() == ETIMEDOUT) ++unanswered;
+                }
+            });
+        CHECK(eventually([&] { return server.stats().messages > 20 * static_cast<std::uint64_t>(round); }));
+        server.pool.stop(2s);
+        const auto stats = server.stats();
+        CHECK(stats.accepted == stats.closed);
+        for (const std::size_t n : stats.connections) CHECK(n == 0);
+        end = true;
+        for (auto& client : clients) client.join();
+        CHECK(unanswered == 0);
+    }
 }
 
 TEST_CASE("reactor: a handler that stops its own pool gets an error instead of a deadlock") {

@@ -54,9 +54,9 @@ public:
     void join() {
         std::unique_lock lock(mutex_);
         done_.wait(lock, [this] { return running_ == 0; });
-        std::exception_ptr error = std::exchange(error_, nullptr);
+        const std::exception_ptr error = std::exchange(error_, nullptr);
         lock.unlock();
-        if (error) std::rethrow_exception(std::move(error));
+        if (error) std::rethrow_exception(error);
     }
 
 private:

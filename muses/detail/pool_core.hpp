@@ -333,13 +333,13 @@ private:
         }
     }
 
-    void report(std::exception_ptr error) noexcept {
+    void report(const std::exception_ptr& error) noexcept {
         if (options_.on_exception) {
-            call_hook(options_.on_exception, std::move(error));
+            call_hook(options_.on_exception, error);
             return;
         }
         try {
-            std::rethrow_exception(std::move(error));
+            std::rethrow_exception(error);
         } catch (const std::exception& e) {
             std::fprintf(stderr, "muses::ThreadPool: a job of pool \"%s\" threw: %s\n", options_.name.c_str(), e.what());
         } catch (...) {

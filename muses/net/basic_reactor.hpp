@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -29,6 +30,7 @@
 #include "muses/net/reactor_options.hpp"
 #include "muses/net/socket.hpp"
 #include "muses/net/transport.hpp"
+#include "muses/net/unique_fd.hpp"
 #include "muses/thread_pool.hpp"
 
 namespace muses {
@@ -187,13 +189,37 @@ private:
             if (refusing_ < kMaxRefusing) return adopt(std::move(fd), {});
             return count(Stat::Closed);
         }
-        if (!draining && group_->members.size() > 1) seat.rebalance();
-        if (seat.member() == index_) return adopt(std::move(fd), std::move(seat));
-        count(Stat::HandedOver);
-        BasicReactor& other = *group_->members[seat.member()];
-        other.loop.post([&other, taken = std::move(fd), place = std::move(seat)]() mutable {
-            other.adopt(std::move(taken), std::move(place));
-        });
+        if (!draining && group_->members.size() > 1) {
+            if (const std::size_t better = seat.better_member(); better != index_) {
+                seat.move_to(better);
+                if (group_->members[better]->give(fd, seat)) return count(Stat::HandedOver);
+                seat.move_to(index_);
+            }
+        }
+        adopt(std::move(fd), std::move(seat));
+    }
+
+    /// Another reactor's thread: leaves a connection here. False, with nothing taken, when this reactor is stopping: then whoever
+    /// accepted it keeps it, so that no connection is left between two reactors.
+    bool give(UniqueFd& fd, detail::Seat& seat) {
+        {
+            const std::lock_guard lock(arrivals_mutex_);
+            if (arrivals_closed_) return false;
+            arrivals_.emplace_back(std::move(fd), std::move(seat));
+            if (arrivals_.size() > 1) return true;  // who left the first one has seen to it
+        }
+        loop.post([this] { take_arrivals(false); });
+        return true;
+    }
+
+    void take_arrivals(bool last) {
+        std::vector<std::pair<UniqueFd, detail::Seat>> arrivals;
+        {
+            const std::lock_guard lock(arrivals_mutex_);
+            arrivals.swap(arrivals_);
+            if (last) arrivals_closed_ = true;
+        }
+        for (auto& [fd, seat] : arrivals) adopt(std::move(fd), std::move(seat));
     }
 
     void adopt(UniqueFd fd, detail::Seat seat) {
@@ -311,6 +337,7 @@ private:
             // The socket is the caller's, who may keep it open until stop() returns: whoever connects now must be refused, not left to hang.
             if (listener >= 0) ::shutdown(listener, SHUT_RDWR);
         }
+        take_arrivals(true);
         for (Place& place : places_)
             if (place.connection) place.connection->drain();
         if (open_ == 0) return loop.stop();
@@ -345,6 +372,9 @@ private:
     std::size_t open_ = 0;                             // places in use
     std::size_t refusing_ = 0;                         // of these, without a seat
     std::vector<std::unique_ptr<detail::Acceptor>> acceptors_;
+    std::mutex arrivals_mutex_;  // guards the two below; taken once for a connection that is handed over
+    std::vector<std::pair<UniqueFd, detail::Seat>> arrivals_;
+    bool arrivals_closed_ = false;
     EventLoop::Timer force_ = EventLoop::Timer::calling<&BasicReactor::force>(*this);
     EventLoop::Clock::time_point force_at_ = EventLoop::Clock::time_point::max();
     std::optional<ThreadPool> workers_;  // last: joined before anything that its jobs touch is gone

@@ -9,6 +9,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -246,7 +247,9 @@ private:
         std::optional<HandlerResult> result;
         try {
             InlineResult answered = host_.handler.call(message);
-            if (auto* work = std::get_if<Blocking>(&answered); work != nullptr && host_.has_workers()) {
+            auto* const work = std::get_if<Blocking>(&answered);
+            if (work != nullptr && !*work) throw std::logic_error("a handler returned an empty Blocking");
+            if (work != nullptr && host_.has_workers()) {
                 in_flight_ = true;
                 return host_.run_on_worker(id_, std::move(*work));
             }

@@ -57,11 +57,11 @@ public:
     /// Which member the seat counts for.
     [[nodiscard]] std::size_t member() const noexcept { return member_; }
 
-    /// Moves to the member with the fewest connections, unless that one has hardly fewer: the kernel spreads connections over
+    /// The member with the fewest connections, unless it has hardly fewer than this seat's: the kernel spreads connections over
     /// listening sockets by hash, which is uneven when they are few.
-    void rebalance() noexcept {
-        std::size_t best = member_;
+    [[nodiscard]] std::size_t better_member() const noexcept {
         const std::size_t mine = counts_->of[member_].load(std::memory_order_relaxed);
+        std::size_t best = member_;
         std::size_t least = mine;
         for (std::size_t i = 0; i < counts_->of.size(); ++i) {
             const std::size_t n = counts_->of[i].load(std::memory_order_relaxed);
@@ -70,10 +70,13 @@ public:
                 best = i;
             }
         }
-        if (mine <= least + least / 8 + 1) return;
-        counts_->of[member_].fetch_sub(1, std::memory_order_relaxed);
-        counts_->of[best].fetch_add(1, std::memory_order_relaxed);
-        member_ = best;
+        return mine > least + least / 8 + 1 ? best : member_;
+    }
+
+    /// Counts for another member from now on.
+    void move_to(std::size_t member) noexcept {
+        counts_->of[std::exchange(member_, member)].fetch_sub(1, std::memory_order_relaxed);
+        counts_->of[member_].fetch_add(1, std::memory_order_relaxed);
     }
 
 private:
