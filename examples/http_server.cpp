@@ -179,12 +179,23 @@ std::string url_of(const Settings& settings, const muses::TCPListener& listener)
     return "http://" + host + ":" + std::to_string(listener.local_port()) + "/";
 }
 
-/// As many descriptors as the system lets this process have: one a connection.
-void raise_descriptor_limit() {
+/// How many of `wanted` connections fit beside the files that are to be sent. Each takes a descriptor; the process first asks for as
+/// many as the system lets it have. Says so when they are too few: a limit that cannot be kept must not be silent.
+std::size_t connections_that_fit(std::size_t wanted) {
     rlimit limit{};
-    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-    limit.rlim_cur = limit.rlim_max;
-    (void)::setrlimit(RLIMIT_NOFILE, &limit);  // refused: then it stays as it was
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
+    if (limit.rlim_cur != limit.rlim_max) {
+        const rlimit raised{limit.rlim_max, limit.rlim_max};
+        if (::setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
+    }
+    constexpr std::size_t kForFiles = 512;  // open files, listening sockets, pollers
+    const auto descriptors = static_cast<std::size_t>(std::min<rlim_t>(limit.rlim_cur, 1U << 30U));
+    const std::size_t room = std::max<std::size_t>(1, descriptors > 2 * kForFiles ? descriptors - kForFiles : descriptors / 2);
+    if (wanted <= room) return wanted;
+    std::fprintf(stderr,
+                 "%s: %zu connections at a time instead of %zu: the system allows %zu descriptors (raise it with ulimit -n)\n",
+                 kProgram, room, wanted, descriptors);
+    return room;
 }
 
 extern "C" void exit_at_once(int signal) { std::_Exit(128 + signal); }
@@ -208,7 +219,7 @@ int run(int argc, const char* const* argv) {
 
     std::string root;
     muses::StaticFiles files = open_root(settings, root);
-    raise_descriptor_limit();
+    options.max_connections = connections_that_fit(options.max_connections);
     const muses::TCPListener listener = listen(settings);
     muses::ReactorPool pool(*listener.get_listener(), std::move(files), reactors, workers, std::move(options));
     pool.start();

@@ -24,6 +24,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -486,6 +487,27 @@ TEST_CASE("http_server: a second signal ends it at once") {
     CHECK(!server.ended());
     server.signal(SIGINT);
     CHECK(server.exit_code(std::chrono::seconds(5)) == 128 + SIGINT);
+}
+
+TEST_CASE("http_server: with few descriptors it takes fewer connections and says so and still opens files") {
+    const TempDir dir;
+    dir.write("file", "there");
+    Server server(
+        "/bin/sh",
+        {"-c", "ulimit -n 64 && exec \"$0\" \"$@\"", program(), dir.path(), "--port", "0", "--reactors", "1", "--workers", "1"}, {},
+        {});
+    CHECK(server.err().find("64 descriptors") != std::string::npos);
+    Client first(server.port);
+    first.send(get("/none"));
+    CHECK(first.receive_response().find(" 404 ") != std::string::npos);
+    std::vector<std::unique_ptr<Client>> idle;
+    for (int i = 0; i < 100; ++i) idle.push_back(std::make_unique<Client>(server.port));
+    // The last ones have been told that there is no room: now all that the server would take is taken.
+    CHECK(idle.back()->receive_all().starts_with("HTTP/1.1 503 "));
+    first.send(get("/file"));
+    CHECK(body_of(first.receive_response()) == "there");
+    server.signal(SIGTERM);
+    CHECK(server.exit_code() == 0);
 }
 
 TEST_CASE("http_server: a client that goes away harms nobody") {

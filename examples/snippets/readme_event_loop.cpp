@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "muses/net/event_loop.hpp"
+#include "muses/net/socket.hpp"
 
 // [main]
 struct Reader final : muses::EventLoop::IoHandler {
@@ -34,7 +35,7 @@ struct Reader final : muses::EventLoop::IoHandler {
 
 int main() {
     std::array<int, 2> ends{};
-    if (::pipe(ends.data()) != 0) return 1;
+    if (::pipe(ends.data()) != 0 || !muses::set_nonblocking(ends[0])) return 1;
 
     muses::EventLoop loop;
     Reader reader(loop, ends[0]);

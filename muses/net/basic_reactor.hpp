@@ -3,7 +3,9 @@
 
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -155,8 +157,7 @@ public:
     [[nodiscard]] std::size_t live() const noexcept { return group_->counts->of[index_].load(std::memory_order_relaxed); }
 
 private:
-    static constexpr std::size_t kMaxRefusing = 256;  // connections over the limit that are told so at the same time
-    static constexpr int kLastAccepts = 4096;         // taken from each listening socket when it is about to close
+    static constexpr int kLastAccepts = 4096;  // taken from each listening socket when it is about to close
 
     struct Place {
         std::unique_ptr<Connection> connection;
@@ -186,7 +187,11 @@ private:
         detail::Seat seat = detail::Seat::take(group_->counts, index_, options.max_connections);
         if (!seat) {
             count(Stat::OverLimit);
-            if (refusing_ < kMaxRefusing) return adopt(std::move(fd), {});
+            if (refusing_ < max_refusing()) return adopt(std::move(fd), {});
+            // Too many are being told so already. These words may be lost in a reset, when the client has sent something.
+            const std::string words = F::refusal(Refusal::Overloaded);
+            const iovec piece{const_cast<char*>(words.data()), words.size()};
+            static_cast<void>(T().write(fd.get(), {&piece, 1}, false));
             return count(Stat::Closed);
         }
         if (!draining && group_->members.size() > 1) {
@@ -246,6 +251,11 @@ private:
             else
                 count(Stat::Closed);
         }
+    }
+
+    /// How many connections over the limit may be open meanwhile, to be told so in good order: a small part of the limit.
+    [[nodiscard]] std::size_t max_refusing() const noexcept {
+        return std::min<std::size_t>(256, 1 + options.max_connections / 8 / group_->counts->of.size());
     }
 
     /// The index of an unused place, which stays the last of free_.

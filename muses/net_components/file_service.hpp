@@ -296,7 +296,7 @@ private:
 
     static KnownFilePtr make_small(const std::string& name, const FileStamp& stamp, std::string content) {
         // The content is part of the tag, so that it changes even when a file is rewritten within one tick of its clock.
-        std::string tag = tag_of(stamp);
+        std::string tag = tag_of(stamp, 0);
         tag.insert(tag.size() - 1, "-");
         append_hex(tag, muses::detail::hash_bytes(content.data(), content.size(), kTagSeed), tag.size() - 1);
         auto file = make_known(name, stamp, std::move(tag));
@@ -306,7 +306,7 @@ private:
     }
 
     static KnownFilePtr make_large(const std::string& name, const FileStamp& stamp, UniqueFd fd) {
-        auto file = make_known(name, stamp, tag_of(stamp));
+        auto file = make_known(name, stamp, tag_of(stamp, stamp.changed));
         file->whole = ReadyResponse(Status::Ok, fields_of(*file, true),
                                     FileRange{std::make_shared<const UniqueFd>(std::move(fd)), 0, stamp.size});
         return file;
@@ -331,8 +331,11 @@ private:
         return fields;
     }
 
-    static std::string tag_of(const FileStamp& stamp) {
-        const std::array<std::uint64_t, 3> facts = {stamp.inode, stamp.size, static_cast<std::uint64_t>(stamp.modified)};
+    // `changed` is the time of change where it has to vouch for content that nobody looks at: the time of modification can be set
+    // back by a program. Where the content is part of the tag it would only change the tag for nothing, with a chmod say.
+    static std::string tag_of(const FileStamp& stamp, std::int64_t changed) {
+        const std::array<std::uint64_t, 4> facts = {stamp.inode, stamp.size, static_cast<std::uint64_t>(stamp.modified),
+                                                    static_cast<std::uint64_t>(changed)};
         std::string tag = "\"\"";
         append_hex(tag, muses::detail::hash_bytes(facts.data(), sizeof facts, kTagSeed), 1);
         return tag;
