@@ -89,9 +89,7 @@ public:
         } catch (const CLI::Success& done) {
             std::exit(app.exit(done));
         } catch (const CLI::ParseError& error) {
-            std::string line = error.what();
-            std::ranges::replace(line, '\n', ' ');
-            throw Mistake(line);
+            throw Mistake(error.what());
         }
         for (const Flag& flag : kFlags) {
             if (app.count(flag.name) != 0) {
@@ -200,12 +198,19 @@ std::size_t connections_that_fit(std::size_t wanted) {
 
 extern "C" void exit_at_once(int signal) { std::_Exit(128 + signal); }
 
+/// On one line, whatever characters a name or a number that it quotes has.
+void print_line(std::string line) {
+    std::ranges::replace_if(line, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
+    std::fprintf(stderr, "%s: %s\n", kProgram, line.c_str());
+}
+
 int run(int argc, const char* const* argv) {
     // Blocked before there is a second thread, so that every thread inherits it and only sigwait() below takes them.
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
     ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
     std::signal(SIGPIPE, SIG_IGN);
 
@@ -228,10 +233,11 @@ int run(int argc, const char* const* argv) {
     std::fflush(stdout);
 
     int signal = 0;
-    while (::sigwait(&signals, &signal) != 0) {}
+    while (::sigwait(&signals, &signal) != 0 || signal == SIGHUP) {}  // SIGHUP: to reopen logs, of which there are none yet
     // From here on a signal is the second one.
     std::signal(SIGTERM, exit_at_once);
     std::signal(SIGINT, exit_at_once);
+    std::signal(SIGHUP, SIG_IGN);
     ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
     pool.stop();
     return 0;
@@ -243,10 +249,10 @@ int main(int argc, char** argv) {
     try {
         return run(argc, argv);
     } catch (const Mistake& mistake) {
-        std::fprintf(stderr, "%s: %s\n", kProgram, mistake.what());
+        print_line(mistake.what());
         return 2;
     } catch (const std::exception& error) {
-        std::fprintf(stderr, "%s: %s\n", kProgram, error.what());
+        print_line(error.what());
         return 1;
     }
 }

@@ -925,6 +925,36 @@ TEST_CASE("event_loop: posts of many threads keep the order of each and none is 
     CHECK(loop.stats().posts == kThreads * static_cast<std::uint64_t>(each));
 }
 
+TEST_CASE("event_loop: a timer that arms itself anew and throws holds up neither the loop nor other timers") {
+    std::uint64_t thrown = 0;
+    EventLoopOptions options;
+    options.on_exception = [&](const std::exception_ptr&) { ++thrown; };
+    EventLoop loop(std::move(options));
+    const Guard guard(loop);
+    int others = 0;
+    Call other([&] { ++others; });
+    Call* self = nullptr;
+    Call bad([&] {
+        loop.arm(self->timer, 0ms);
+        if (thrown == 0) loop.post([&] { loop.arm(other.timer, 1ms); });
+        if (others > 0) loop.stop();
+        throw std::runtime_error("planned");
+    });
+    self = &bad;
+    loop.arm(bad.timer, 0ms);
+    loop.run();
+    CHECK_FALSE(guard.expired);
+    CHECK(others == 1);
+    CHECK(thrown >= 2);
+    CHECK(loop.stats().turns >= thrown);
+}
+
+TEST_CASE("event_loop: an empty function is refused where it is posted") {
+    EventLoop loop;
+    CHECK_THROWS_AS(loop.post(nullptr), std::invalid_argument);
+    CHECK_THROWS_AS(loop.post(muses::detail::move_only_function<void()>()), std::invalid_argument);
+}
+
 #if !defined(MUSES_TEST_TSAN) && !defined(MUSES_USE_KQUEUE)
 TEST_CASE("event_loop: a steady state allocates nothing") {
     EventLoop loop;

@@ -288,6 +288,8 @@ TEST_CASE("http_parser: entity tags are compared weakly or strongly in lists") {
     CHECK(tag_list_has("\"t\"", "W/\"t\"", true));
     CHECK(!tag_list_has("\"t\"", "W/\"t\"", false));
     CHECK(tag_list_has("\"a\", \"b,c\" ,\"t\"", "\"t\"", false));
+    for (const std::string_view junk : {"\"t\"x", "\"t\";", "\"t\" \"b\"", "\"t\"W/\"b\"", "\"t\" x, \"a\""})
+        CHECK(!tag_list_has(junk, "\"t\"", true));
     CHECK(tag_list_has(", ,\"t\"", "\"t\"", false));
     CHECK(tag_list_has("\"b,c\"", "\"b,c\"", false));
     CHECK(!tag_list_has("\"b,c\"", "\"c\"", false));

@@ -231,7 +231,7 @@ TEST_CASE("http_server: one line tells the URL and the folder is there") {
     const TempDir dir;
     dir.write("index.html", "<h1>Hello</h1>");
     dir.write("a b/c.txt", "c");
-    Server server({"--port", "0", dir.path()});
+    Server server({"--port", "0", "--max-connections", "100", dir.path()});
     CHECK(std::ranges::count(server.line, '\n') == 1);
     CHECK(server.url == "http://127.0.0.1:" + std::to_string(server.port) + "/");
     CHECK(server.port != 0);
@@ -259,6 +259,8 @@ TEST_CASE("http_server: every mistake is one line that names it and exit code 2"
              {{"--port", "abc", root}, {}, "--port"},
              {{"--port", "65536", root}, {}, "65536"},
              {{"--port=-1", root}, {}, "--port"},
+             {{"--port", "1\n2", root}, {}, "--port"},
+             {{dir / "no\nne"}, {}, "no?ne"},
              {{"--port=", root}, {}, "--port"},
              {{"--port", "80 ", root}, {}, "--port"},
              {{"--port", "99999999999999999999", root}, {}, "--port"},
@@ -473,6 +475,16 @@ TEST_CASE("http_server: SIGTERM lets what was begun end whole and then exits wit
         CHECK(server.exit_code() == 0);
         CHECK(server.err() == "");
     }
+}
+
+TEST_CASE("http_server: SIGHUP does not end it") {
+    const TempDir dir;
+    dir.write("file", "x");
+    Server server({"--port", "0", dir.path()});
+    server.signal(SIGHUP);
+    CHECK(body_of(fetch(server.port, "/file")) == "x");
+    server.signal(SIGTERM);
+    CHECK(server.exit_code() == 0);
 }
 
 TEST_CASE("http_server: a second signal ends it at once") {

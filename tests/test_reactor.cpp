@@ -649,6 +649,18 @@ TEST_CASE("reactor: each deadline ends the connection that meets it, with its an
     }
 }
 
+TEST_CASE("reactor: the longest timeout that can be written means never and not at once") {
+    muses::ReactorOptions options;
+    options.head_timeout = options.body_timeout = options.idle_timeout = options.write_timeout = std::chrono::milliseconds::max();
+    const auto server = echo_server(kWays[0], options);
+    TcpClient client(server->port());
+    for (const char* path : {"/a", "/b"}) {
+        REQUIRE(client.send(get(path)));
+        CHECK(client.read_response() == ok(path));
+    }
+    CHECK(server->stats().head_timeouts + server->stats().idle_timeouts == 0);
+}
+
 TEST_CASE("reactor: a client above the connection limit is told so and the others are not disturbed") {
     muses::ReactorOptions options;
     options.max_connections = 3;
@@ -856,6 +868,9 @@ TEST_CASE("reactor: what cannot be meant is refused before anything is acquired"
     muses::TCPListener listener("127.0.0.1", 0);
     const int fd = *listener.get_listener();
     CHECK_THROWS_AS(muses::ReactorPool(-1, echo, 1), std::invalid_argument);
+    const muses::UniqueFd no_socket(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    CHECK_THROWS_AS(muses::ReactorPool(no_socket.get(), echo, 1), std::invalid_argument);
+    CHECK_THROWS_AS(muses::Reactor(no_socket.get(), echo), std::invalid_argument);
     CHECK_THROWS_AS(muses::ReactorPool(std::vector<int>{}, echo, 1), std::invalid_argument);
     CHECK_THROWS_AS(muses::ReactorPool(fd, echo, 1'000'000), std::invalid_argument);
     muses::ReactorOptions options;

@@ -62,6 +62,14 @@ inline const void*& group_of_this_thread() noexcept {
     return group;
 }
 
+/// Throws std::invalid_argument when `fd` is not a socket that listens.
+inline void require_listening(int fd) {
+    int listens = 0;
+    socklen_t size = sizeof(listens);
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0)
+        throw std::invalid_argument("muses::Reactor: descriptor " + std::to_string(fd) + " is not a listening socket");
+}
+
 /// Passes what was thrown to the hook, or to standard error where there is none. What the hook throws ends up there too.
 inline void report_exception(const ReactorOptions& options, std::exception_ptr error) noexcept {
     try {
@@ -134,7 +142,7 @@ public:
         closed_.clear();
     }
 
-    /// Any thread, returns at once: accepts no more, answers what has begun to arrive, closes what is idle; after `deadline` closes
+    /// Any thread, returns at once: accepts no more, answers on each connection the message in flight or begun, closes what is idle; after `deadline` closes
     /// what is left, and run() returns. A second call can shorten the deadline. The listening sockets listen no more after it.
     void stop(std::chrono::milliseconds deadline = std::chrono::seconds(10)) {
         loop.post([this, deadline] { drain(deadline); });
@@ -171,13 +179,9 @@ private:
     };
 
     static void prepare(int listener) {
-        const int flags = listener < 0 ? -1 : ::fcntl(listener, F_GETFL);
-        if (flags < 0)
-            throw std::invalid_argument("muses::Reactor: the listening socket (descriptor " + std::to_string(listener) +
-                                        ") is not open");
-        ::fcntl(listener, F_SETFL, flags | O_NONBLOCK);
-        set_nodelay(
-            listener);  // where the kernel lets accepted sockets inherit it, this saves a call for each; no harm to other sockets
+        detail::require_listening(listener);
+        ::fcntl(listener, F_SETFL, ::fcntl(listener, F_GETFL) | O_NONBLOCK);
+        set_nodelay(listener);  // where accepted sockets inherit it, this saves a call for each; no harm to other kinds of socket
     }
 
     // --- accepting -------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -14,6 +15,7 @@
 #include <string_view>
 #include <utility>
 
+#include "muses/detail/duration.hpp"
 #include "muses/net/event_loop.hpp"
 #include "muses/net/framing.hpp"
 #include "muses/net/handler.hpp"
@@ -312,13 +314,13 @@ private:
         wait_for(Wait::Idle, host_.options.idle_timeout);
     }
 
-    void wait_for(Wait what, EventLoop::Clock::duration how_long) {
+    void wait_for(Wait what, std::chrono::milliseconds how_long) {
         if (wait_ == what && what != Wait::Nothing) return;
         wait_ = what;
         if (what == Wait::Nothing)
             host_.loop.cancel(deadline_);
         else
-            host_.loop.arm(deadline_, how_long);
+            host_.loop.arm_at(deadline_, deadline_after(how_long, host_.loop.now()));
     }
 
     void on_deadline() {

@@ -30,7 +30,7 @@ namespace muses {
 struct EventLoopOptions {
     /// Gets what a handler, timer, post or hook threw, on the loop's thread; the loop goes on. Empty: one line on stderr.
     /// Must not throw: what it throws is swallowed and counted.
-    detail::move_only_function<void(std::exception_ptr)> on_exception;
+    detail::move_only_function<void(std::exception_ptr)> on_exception = {};
     std::size_t events_per_turn = 512;  ///< I/O events handled before timers and posts get their turn; 0 is refused
 };
 
@@ -133,8 +133,9 @@ public:
     }  // pairs with the release in stop()
 
     /// Has `fn` run by the loop's thread, in order of arrival; from inside the loop, not before the next turn. A function that never
-    /// runs is destroyed by ~EventLoop. Any thread. Throws std::bad_alloc.
+    /// runs is destroyed by ~EventLoop. Any thread. Throws std::invalid_argument for an empty function, std::bad_alloc.
     void post(detail::move_only_function<void()> fn) {
+        if (!fn) throw std::invalid_argument("muses::EventLoop::post: the function is empty");
         {
             const std::lock_guard lock(posts_mutex_);
             if (posts_closed_) return;
@@ -298,14 +299,10 @@ private:
         guarded([&] { handler->on_io(mask); });
     }
 
+    // After a callback that threw, the timers still due have their turn in the next turn, which comes at once: to go on here would
+    // never end for one that arms itself anew and throws.
     void fire_timers() {
-        bool all = false;
-        while (!all) {  // again after a callback that threw
-            guarded([&] {
-                wheel_.advance(now_, stats_.timers);
-                all = true;
-            });
-        }
+        guarded([&] { wheel_.advance(now_, stats_.timers); });
     }
 
     void run_posts() {

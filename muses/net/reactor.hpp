@@ -55,9 +55,7 @@ public:
           group_(std::make_shared<Group>(std::make_unique<detail::MessageHandlerFor<H>>(std::move(handler)), std::move(options),
                                          shards_)) {
         if (listeners_.empty()) throw std::invalid_argument("muses::ReactorPool: no listening socket was given");
-        for (const int listener : listeners_)
-            if (listener < 0)
-                throw std::invalid_argument("muses::ReactorPool: a listening socket is not open (the descriptor is negative)");
+        for (const int listener : listeners_) detail::require_listening(listener);
         if (shards_ > kMaxShards)
             throw std::invalid_argument("muses::ReactorPool: " + std::to_string(shards_) + " shards are more than 1024");
     }
@@ -89,7 +87,7 @@ public:
         state_ = State::Started;
     }
 
-    /// Accepts no more, answers what has begun to arrive, closes what is idle; after `deadline` closes what is left; waits for it all,
+    /// Accepts no more, answers on each connection the message in flight or begun (not those pipelined behind it), closes what is idle; after `deadline` closes what is left; waits for it all,
     /// and for handlers that are still running. The listening sockets listen no more after it. Later calls return when it is done.
     /// Called by a handler it throws std::logic_error: it would wait for itself.
     void stop(std::chrono::milliseconds deadline = kDefaultDeadline) {

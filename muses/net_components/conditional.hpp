@@ -12,8 +12,8 @@
 namespace muses::http {
 
 /// True when a list of entity tags (the value of If-Match or If-None-Match) has `tag`, which is written with its quotes. "*"
-/// has every tag. Weak comparison ignores W/ on either side; strong comparison matches no weak tag. What follows a malformed
-/// element is not looked at.
+/// has every tag. Weak comparison ignores W/ on either side; strong comparison matches no weak tag. A malformed element
+/// has no tag, and what follows it is not looked at.
 [[nodiscard]] constexpr bool tag_list_has(std::string_view list, std::string_view tag, bool weak_comparison) noexcept {
     list = grammar::trim(list);
     if (list == "*") return true;
@@ -26,9 +26,10 @@ namespace muses::http {
         if (!list.starts_with('"')) return false;
         const std::size_t end = list.find('"', 1);
         if (end == std::string_view::npos) return false;
-        if (list.substr(0, end + 1) == tag && (weak_comparison || (!weak && !tag_is_weak))) return true;
+        const bool same = list.substr(0, end + 1) == tag && (weak_comparison || (!weak && !tag_is_weak));
         list = grammar::trim(list.substr(end + 1));
         if (!list.empty() && list.front() != ',') return false;
+        if (same) return true;
     }
 }
 
