@@ -70,9 +70,10 @@ public:
         // A shard without room would refuse its keys for ever.
         shards = std::max(std::min({shards, options->max_entries, options->max_weight}), std::size_t{1});
         shards_.reserve(shards);
+        const auto waits = std::make_shared<LruWaits>();  // a circle of loads may span shards
         for (std::size_t i = 0; i < shards; ++i)
             shards_.push_back(std::make_unique<Shard>(share(options->max_entries, shards, i), share(options->max_weight, shards, i),
-                                                      options, eq));
+                                                      options, eq, waits));
     }
     [[nodiscard]] Core& of(std::uint64_t hash) noexcept { return shards_[place(hash)]->core; }
     [[nodiscard]] const Core& of(std::uint64_t hash) const noexcept { return shards_[place(hash)]->core; }
@@ -150,10 +151,23 @@ public:
 
     /// Brings the value in as the most recently used one, in place of an older value of the key, and evicts what it displaces:
     /// expired entries first, then the least recently used. Returns what became of it. Strong guarantee: what hash, weigher,
-    /// clock, comparison or allocation throw passes, and the cache is as before.
-    PutResult put(Key key, Value value) {
-        const std::uint64_t hash = hash_of(key);
-        return cores_.of(hash).put(hash, std::move(key), std::move(value));
+    /// clock, comparison or allocation throw passes, and the cache is as before. After Refused or an exception, a key and a value
+    /// that were passed as rvalues are untouched, if their type has a move assignment that cannot throw.
+    PutResult put(Key&& key, Value&& value) { return put_in(std::move(key), std::move(value)); }
+    PutResult put(const Key& key, Value&& value)
+        requires std::copy_constructible<Key>
+    {
+        return put_in(key, std::move(value));
+    }
+    PutResult put(Key&& key, const Value& value)
+        requires std::copy_constructible<Value>
+    {
+        return put_in(std::move(key), value);
+    }
+    PutResult put(const Key& key, const Value& value)
+        requires std::copy_constructible<Key> && std::copy_constructible<Value>
+    {
+        return put_in(key, value);
     }
 
     /// Brings in Value(args...) if the key is not there. False when it is (its place in the order stays) or when the new entry is
@@ -182,7 +196,7 @@ public:
     /// kept, so that the next call loads again. A put, erase or clear of the key meanwhile wins in the cache: who asked gets what
     /// was loaded, but it is not kept, and who asks after an erase or clear loads anew.
     /// Throws std::logic_error instead of waiting for itself: a loader that asks for its own key, or loaders of several threads that
-    /// ask for each other's (seen within one shard).
+    /// ask for each other's, in whatever shards. Circles through a second cache or another lock are not seen.
     /// A Value that cannot be copied is not returned: the result is then a bool, whether the cache holds the key now.
     template <class K = Key, class Loader>
         requires LruLookup<K, Key, Hash, Eq> && (std::invocable<Loader> || std::invocable<Loader, const Key&>)
@@ -263,6 +277,12 @@ private:
             return static_cast<const K&>(key);
         else
             return static_cast<Key>(key);
+    }
+
+    template <class K, class V>
+    PutResult put_in(K&& key, V&& value) {
+        const std::uint64_t hash = hash_of(std::as_const(key));
+        return cores_.of(hash).put(hash, std::forward<K>(key), std::forward<V>(value));
     }
 
     template <class K>

@@ -338,6 +338,41 @@ TEST_CASE("lru_cache: expired entries go before live ones") {
     CHECK(log.entries.back() == Gone<int, int>{4, 4, EvictCause::Capacity});
 }
 
+TEST_CASE("lru_cache: a put that read the clock early and comes in late expires when its time has come") {
+    FakeClock clock;
+    HookLog<int, int> log;
+    LruCache<int, int>* self = nullptr;
+    bool overtake = false;
+    LruCache<int, int> cache({.max_entries = 2,
+                              .ttl = 100ns,
+                              .clock =
+                                  [&] {
+                                      const Time now = clock.reader()();
+                                      if (std::exchange(overtake, false)) {  // as another thread may, before this one has the lock
+                                          clock.advance(90ns);
+                                          self->put(2, 2);
+                                      }
+                                      return now;
+                                  },
+                              .on_evict = log.writer()});
+    self = &cache;
+    overtake = true;
+    cache.put(1, 1);      // at 0, and the entry of 90 is there already
+    clock.advance(30ns);  // 120
+    CHECK_FALSE(cache.contains(1));
+    CHECK(cache.contains(2));
+    CHECK(cache.size() == 1);
+    CHECK(cache.weight() == 1);
+    CHECK(keys_of(cache) == std::vector<int>{2});
+    cache.put(3, 3);
+    CHECK(log.entries == std::vector<Gone<int, int>>{{1, 1, EvictCause::Expired}});
+    CHECK(keys_of(cache) == std::vector<int>{3, 2});
+    clock.advance(69ns);  // 189
+    CHECK(cache.contains(2));
+    clock.advance(1ns);
+    CHECK_FALSE(cache.contains(2));
+}
+
 TEST_CASE("lru_cache: insertions clear expired entries away and clear tells the hook the truth about them") {
     FakeClock clock;
     HookLog<int, int> log;

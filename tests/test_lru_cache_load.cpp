@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <cstdint>
 #include <latch>
 #include <memory>
 #include <stdexcept>
@@ -18,6 +19,7 @@
 using muses::EvictCause;
 using muses::LruCache;
 using muses::PutResult;
+using muses::ShardedLruCache;
 using namespace muses::test;
 using namespace std::chrono_literals;
 
@@ -110,8 +112,9 @@ TEST_CASE("lru_cache: a loader that asks for its own key gets a logic_error and 
     CHECK(cache.size() == 3);
 }
 
-TEST_CASE("lru_cache: loaders of two threads that ask for each other do not wait for ever") {
-    LruCache<int, int> cache(10);
+namespace {
+template <class Cache>
+void two_loaders_in_a_circle(Cache& cache) {
     std::latch both(2);
     std::atomic<int> refused{0};
     std::atomic<int> answered{0};
@@ -133,6 +136,69 @@ TEST_CASE("lru_cache: loaders of two threads that ask for each other do not wait
     CHECK(refused == 2);
     CHECK(answered == 0);
     CHECK(cache.get_or_load(1, [] { return 5; }) == 5);
+}
+
+struct ShardHash {  // the key's upper half picks the shard
+    using is_avalanching = void;
+    std::uint64_t operator()(int key) const { return (static_cast<std::uint64_t>(key) << 62U) | static_cast<std::uint64_t>(key); }
+};
+}  // namespace
+
+TEST_CASE("lru_cache: loaders of two threads that ask for each other do not wait for ever") {
+    LruCache<int, int> cache(10);
+    two_loaders_in_a_circle(cache);
+}
+
+TEST_CASE("lru_cache: loaders of two threads that ask for each other in different shards do not wait for ever") {
+    ShardedLruCache<int, int, ShardHash> cache(100, 4);  // keys 1 and 2 are in shards 1 and 2
+    two_loaders_in_a_circle(cache);
+}
+
+TEST_CASE("lru_cache: a circle of four loaders in four shards is refused and leads to no answer") {
+    ShardedLruCache<int, int, ShardHash> cache(100, 4);
+    std::latch all(4);
+    std::atomic<int> refused{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i)
+        threads.emplace_back([&, i] {
+            try {
+                (void)cache.get_or_load(i, [&] {
+                    all.arrive_and_wait();
+                    return cache.get_or_load((i + 1) % 4, [] { return 0; });
+                });
+            } catch (const std::logic_error&) {
+                ++refused;
+            }
+        });
+    for (auto& thread : threads) thread.join();
+    CHECK(refused == 4);
+    CHECK(cache.empty());
+}
+
+TEST_CASE("lru_cache: a thread whose load has ended may wait for one that waited for it") {
+    int refused = 0;
+    for (int round = 0; round < stress_rounds(200); ++round) {
+        LruCache<int, int> cache(10);
+        std::latch loading(2);
+        std::thread other([&] {
+            (void)cache.get_or_load(1, [&] {
+                loading.arrive_and_wait();
+                return cache.get_or_load(2, [] { return 0; });  // waits for the load below, or finds what it brought
+            });
+        });
+        (void)cache.get_or_load(2, [&] {
+            loading.arrive_and_wait();
+            CHECK(eventually([&] { return cache.stats().misses == 3; }));  // the other one waits
+            return 2;
+        });
+        try {
+            CHECK(cache.get_or_load(1, [] { return 2; }) == 2);
+        } catch (const std::logic_error&) {
+            ++refused;  // no circle: the other one has only not woken yet
+        }
+        other.join();
+    }
+    CHECK(refused == 0);
 }
 
 TEST_CASE("lru_cache: a put during a load wins in the cache") {

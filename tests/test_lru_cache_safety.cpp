@@ -198,6 +198,86 @@ TEST_CASE("lru_cache: a throw from any copy or hash or comparison or weigher or 
     }
 }
 
+namespace {
+struct ThrowingCopy {  // its copy throws, its move does not
+    int id = 1;
+    ThrowingCopy() = default;
+    ThrowingCopy(const ThrowingCopy&) { throw std::runtime_error("copy"); }
+    ThrowingCopy(ThrowingCopy&&) noexcept = default;
+    ThrowingCopy& operator=(ThrowingCopy&&) noexcept = default;
+    bool operator==(const ThrowingCopy&) const = default;
+};
+struct ThrowingCopyHash {
+    std::size_t operator()(const ThrowingCopy& key) const { return static_cast<std::size_t>(key.id); }
+};
+struct SlowKey {  // can be moved, but the compiler does not know that it will succeed
+    std::string text;
+    explicit SlowKey(std::string t) : text(std::move(t)) {}
+    SlowKey(SlowKey&& o) noexcept(false) : text(std::move(o.text)) {}
+    SlowKey& operator=(SlowKey&&) noexcept = default;
+    bool operator==(const SlowKey&) const = default;
+};
+struct SlowKeyHash {
+    std::size_t operator()(const SlowKey& key) const { return std::hash<std::string>()(key.text); }
+};
+struct Unbuildable {
+    explicit Unbuildable(int) { throw std::runtime_error("value"); }
+};
+}  // namespace
+
+TEST_CASE("lru_cache: a key that cannot be copied does not cost the value") {
+    LruCache<ThrowingCopy, std::unique_ptr<int>, ThrowingCopyHash> cache(4);
+    const ThrowingCopy key;
+    auto value = std::make_unique<int>(7);
+    CHECK_THROWS_AS(cache.try_emplace(key, std::move(value)), std::runtime_error);
+    REQUIRE(value != nullptr);
+    CHECK_THROWS_AS(cache.put(key, std::move(value)), std::runtime_error);
+    REQUIRE(value != nullptr);
+    CHECK(cache.empty());
+    CHECK(cache.put(ThrowingCopy(), std::move(value)) == PutResult::Inserted);
+    CHECK(value == nullptr);
+}
+
+TEST_CASE("lru_cache: a value that cannot be built does not cost the key") {
+    const std::string text(40, 'k');
+    LruCache<std::string, Unbuildable> cache(4);
+    std::string key = text;
+    CHECK_THROWS_AS(cache.try_emplace(std::move(key), 1), std::runtime_error);
+    CHECK(key == text);
+    LruCache<SlowKey, Unbuildable, SlowKeyHash> slow(4);
+    SlowKey slow_key(text);
+    CHECK_THROWS_AS(slow.try_emplace(std::move(slow_key), 1), std::runtime_error);
+    CHECK(slow_key.text == text);
+    LruCache<std::string, ThrowingCopy> copies(4);
+    const ThrowingCopy value;
+    CHECK_THROWS_AS(copies.put(std::move(key), value), std::runtime_error);
+    CHECK(key == text);
+    CHECK(cache.empty());
+}
+
+TEST_CASE("lru_cache: a put that throws or is refused leaves its arguments untouched") {
+    const std::string text(40, 'k');
+    bool bad = true;
+    LruCache<std::string, std::unique_ptr<int>> cache({.max_weight = 10, .weigher = [&](const std::string&, const auto& value) {
+                                                           if (bad && *value == 2) throw std::runtime_error("weigher");
+                                                           return static_cast<std::size_t>(*value == 3 ? 11 : 1);
+                                                       }});
+    std::string key = text;
+    auto value = std::make_unique<int>(2);
+    CHECK_THROWS_AS(cache.put(std::move(key), std::move(value)), std::runtime_error);
+    CHECK(key == text);
+    REQUIRE(value != nullptr);
+    *value = 3;
+    CHECK(cache.put(std::move(key), std::move(value)) == PutResult::Refused);
+    CHECK(key == text);
+    REQUIRE(value != nullptr);
+    *value = 2;
+    bad = false;
+    CHECK(cache.put(key, std::move(value)) == PutResult::Inserted);
+    CHECK(key == text);  // passed as an lvalue: copied
+    CHECK(value == nullptr);
+}
+
 #if defined(MUSES_TEST_CAN_FAIL_NEW)
 TEST_CASE("lru_cache: a failed allocation at any point leaves everything as it was") {
     const std::vector<std::function<void(LruCache<int, std::string>&)>> operations = {

@@ -72,7 +72,9 @@ struct Model {
         return sum;
     }
     std::list<Entry>::iterator oldest() {
-        return std::min_element(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.serial < b.serial; });
+        return std::min_element(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+            return std::pair(a.born, a.serial) < std::pair(b.born, b.serial);
+        });
     }
     void evict_one() {
         const auto old = oldest();
@@ -111,7 +113,7 @@ void compare_with_model(std::uint64_t seed, bool with_ttl) {
     const auto weigh = [](int, int value) { return static_cast<std::size_t>(value % 7); };
     Model model{.max_entries = static_cast<std::size_t>(1 + below(40)),
                 .max_weight = static_cast<std::size_t>(5 + below(100)),
-                .ttl = with_ttl ? 200 : 0};
+                .ttl = with_ttl ? 60 : 0};
     LruCache<int, int, Hash> cache({.max_entries = model.max_entries,
                                     .max_weight = model.max_weight,
                                     .weigher = weigh,
@@ -175,6 +177,7 @@ void compare_with_model(std::uint64_t seed, bool with_ttl) {
                 break;
             case 17:
                 model.now += below(with_ttl ? 30 : 2);
+                if (with_ttl && below(8) == 0) model.now -= below(100);  // puts then come in out of the order of their times
                 clock.ns = model.now;
                 break;
         }

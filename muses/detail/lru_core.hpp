@@ -25,8 +25,9 @@
 
 namespace muses::detail {
 
-/// What: an LRU list in MRU->LRU order, a list in order of put, a hash index and the loads in flight, under one mutex.
-/// Complexity: O(1) expected per operation besides growth; clear and snapshot O(n).
+/// What: an LRU list in MRU->LRU order, a list in order of age, a hash index and the loads in flight, under one mutex.
+/// Complexity: O(1) expected per operation besides growth; clear and snapshot O(n). With a clock that runs backwards, an insertion
+///   passes the entries that were put at a later time.
 /// Threads: any, at once.
 /// Lifetime: outlives every call into it; its destructor destroys the entries and calls no hook.
 /// Limits: those of its options.
@@ -41,12 +42,15 @@ class LruCore {
 public:
     using Options = LruOptions<Key, Value>;
 
-    LruCore(std::size_t max_entries, std::size_t max_weight, std::shared_ptr<const Options> options, Eq eq)
+    /// Cores that are given the same `waits` see circles of loads among all of them.
+    LruCore(std::size_t max_entries, std::size_t max_weight, std::shared_ptr<const Options> options, Eq eq,
+            std::shared_ptr<LruWaits> waits = std::make_shared<LruWaits>())
         : options_(std::move(options)),
           ttl_(options_->ttl.value().count()),
           max_weight_(max_weight),
           eq_(std::move(eq)),
-          max_entries_(max_entries) {}
+          max_entries_(max_entries),
+          loads_(std::move(waits)) {}
     LruCore(const LruCore&) = delete;
     LruCore& operator=(const LruCore&) = delete;
     ~LruCore() {
@@ -91,8 +95,14 @@ public:
         return node != nullptr && !expired(*node, now);
     }
 
-    PutResult put(std::uint64_t hash, Key&& key, Value&& value) {
-        auto fresh = std::make_unique<Node>(hash, std::move(key), std::move(value));
+    template <class K, class V>
+    PutResult put(std::uint64_t hash, K&& key, V&& value) {
+        auto fresh = std::make_unique<Node>(hash, std::forward<K>(key), std::forward<V>(value));
+        const OnExit restore([&] {
+            if (!fresh) return;
+            give_back<K>(key, fresh->key);
+            give_back<V>(value, fresh->value);
+        });
         switch (insert(fresh, OnPresent::Replace)) {
             case Outcome::Inserted: return PutResult::Inserted;
             case Outcome::Replaced: return PutResult::Replaced;
@@ -230,12 +240,6 @@ private:
         F run;
     };
 
-    /// Undoes the move of an argument, where it was one: A is a non-const rvalue of the entry's own type.
-    template <class A, class T>
-    static void give_back([[maybe_unused]] A& argument, [[maybe_unused]] T& moved_to) noexcept {
-        if constexpr (std::same_as<A, T> && std::is_nothrow_move_assignable_v<T>) argument = std::move(moved_to);
-    }
-
     [[nodiscard]] static Node* node_of(Use* link) noexcept { return static_cast<Node*>(link); }
     [[nodiscard]] static Node* node_of(Age* link) noexcept { return static_cast<Node*>(link); }
 
@@ -297,6 +301,7 @@ private:
             touch(*node);
             ++stats_.hits;
         } else if ((load = loads_.in_flight(hash, key, eq_)) != nullptr) {
+            loads_.enlist(*load);
             ++stats_.misses;
             loads_.wait(*load, lock);
         } else if (mine != nullptr) {
@@ -397,9 +402,16 @@ private:
         Node* const node = fresh.release();
         node->born = now;
         node->Use::link_after(uses_);
-        if (ttl_ != 0) node->Age::link_after(*ages_.prev);
+        if (ttl_ != 0) link_by_age(*node);
         index_.insert(node->hash, node);
         weight_ += node->weight;
+    }
+
+    /// Clocks are read before the lock, so another thread's later time may have come in first: the place is near the young end.
+    void link_by_age(Node& node) noexcept {
+        Age* at = ages_.prev;
+        while (at != &ages_ && node_of(at)->born > node.born) at = at->prev;
+        node.Age::link_after(*at);
     }
 
     /// The oldest entry if that has expired, else the one that was used least recently.
@@ -441,7 +453,7 @@ private:
     mutable std::mutex mutex_;  // guards all below
     LruIndex<Node> index_;
     Use uses_;  // most recently used first
-    Age ages_;  // in order of put, oldest first; used only with a ttl
+    Age ages_;  // in order of `born`, oldest first; used only with a ttl
     std::size_t max_entries_;
     std::size_t weight_ = 0;
     LruStats stats_;

@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace muses::detail {
@@ -20,6 +21,42 @@ namespace muses::detail {
 /// What get_or_load returns: the value, or, when that cannot be copied, whether the cache holds it now.
 template <class Value>
 using LruLoaded = std::conditional_t<std::copy_constructible<Value>, Value, bool>;
+
+/// What: who waits for whose load, in all the cores that share it.
+/// Complexity: O(threads that wait) per call.
+/// Threads: any, at once; its lock is taken inside a core's lock, and nothing is called under it.
+/// Lifetime: as long as any core that has it.
+/// Limits: a thread is told by its id; waits for anything but a load are not seen.
+class LruWaits {
+public:
+    /// This thread waits for `load`, which `owner` runs. Throws std::logic_error instead when that would close a circle. The walk
+    /// ends because no circle was ever let in.
+    void add(const void* load, std::thread::id owner) {
+        const std::thread::id self = std::this_thread::get_id();
+        const std::lock_guard lock(mutex_);
+        for (std::thread::id at = owner;;) {
+            if (at == self) throw std::logic_error("muses::LruCache::get_or_load: loaders wait for each other's keys in a circle");
+            const auto wait = std::ranges::find(waits_, at, &Wait::waiter);
+            if (wait == waits_.end()) break;
+            at = wait->owner;
+        }
+        waits_.push_back({load, self, owner});
+    }
+
+    /// Nobody waits for `load` any more, though those who did may still have to wake.
+    void remove(const void* load) noexcept {
+        const std::lock_guard lock(mutex_);
+        std::erase_if(waits_, [&](const Wait& wait) { return wait.load == load; });
+    }
+
+private:
+    struct Wait {
+        const void* load;
+        std::thread::id waiter, owner;
+    };
+    std::mutex mutex_;
+    std::vector<Wait> waits_;
+};
 
 /// A loader at work, and what it brought. `outdated`, `done` and `waiters` belong to the cache's lock; `value`, `kept` and `error`
 /// are written by the owner before `done`, and only read after it.
@@ -49,15 +86,18 @@ struct LruLoad {
     std::condition_variable ended;
 };
 
-/// What: the list of loads in flight and of the threads that wait for them.
+/// What: the list of loads in flight in one core.
 /// Complexity: O(loads in flight), at most one per thread and nesting level.
 /// Threads: one at a time; the cache's lock covers every call, and is the lock that wait() gives up meanwhile.
 /// Lifetime: a load lives as long as its owner or somebody who waits holds it; the owner always ends it.
-/// Limits: a circle of waits is seen when each of its waits is for a load of this cache by the thread that runs its loader.
+/// Limits: a circle of waits is seen when each of its waits is for a load of cores with the same LruWaits, by the thread that runs its
+///   loader.
 template <class Key, class Value, class Eq>
 class LruLoads {
 public:
     using Load = LruLoad<Key, Value>;
+
+    explicit LruLoads(std::shared_ptr<LruWaits> waits) : waits_(std::move(waits)) {}
 
     /// The load of this key to wait for, or null. Throws std::logic_error when waiting for it would be waiting for oneself.
     template <class K>
@@ -69,7 +109,6 @@ public:
                 throw std::logic_error("muses::LruCache::get_or_load: the loader of a key asks for that key");
             if (!load->outdated) found = load;
         }
-        if (found) refuse_circle(*found);
         return found;
     }
 
@@ -80,16 +119,21 @@ public:
     bool end(const std::shared_ptr<Load>& load) noexcept {
         std::erase(loads_, load);
         load->done = true;
+        if (load->waiters == 0) return false;
+        waits_->remove(load.get());  // now, since whoever waited wakes later and is no longer in anybody's way
         load->ended.notify_all();
-        return load->waiters != 0;
+        return true;
     }
 
-    /// Waits until the load has ended.
-    void wait(Load& load, std::unique_lock<std::mutex>& lock) {
-        waits_.push_back({std::this_thread::get_id(), &load});
+    /// This thread is going to wait for the load. Throws std::logic_error when it would wait for itself, by way of others.
+    void enlist(Load& load) {
+        waits_->add(&load, load.owner);
         ++load.waiters;
+    }
+
+    /// Waits until the load, for which this thread is enlisted, has ended.
+    void wait(Load& load, std::unique_lock<std::mutex>& lock) {
         load.ended.wait(lock, [&] { return load.done; });
-        std::erase_if(waits_, [](const Wait& wait) { return wait.thread == std::this_thread::get_id(); });
     }
 
     /// The key has been put or erased: what is being loaded for it is not to be kept.
@@ -104,24 +148,8 @@ public:
     }
 
 private:
-    struct Wait {
-        std::thread::id thread;
-        const Load* load;
-    };
-
-    /// Follows who waits for whom from the owner of `load`; the walk ends because no circle was ever let in.
-    void refuse_circle(const Load& load) const {
-        for (const Load* at = &load;;) {
-            if (at->owner == std::this_thread::get_id())
-                throw std::logic_error("muses::LruCache::get_or_load: loaders wait for each other's keys in a circle");
-            const auto wait = std::ranges::find(waits_, at->owner, &Wait::thread);
-            if (wait == waits_.end()) return;
-            at = wait->load;
-        }
-    }
-
     std::vector<std::shared_ptr<Load>> loads_;
-    std::vector<Wait> waits_;
+    const std::shared_ptr<LruWaits> waits_;
 };
 
 }  // namespace muses::detail
