@@ -33,8 +33,13 @@
 namespace muses {
 
 namespace detail {
+/// An integer that std::in_range takes: a signed or unsigned integer type, not bool or a character type.
+template <class T>
+concept LoopIndex = std::integral<T> && !std::same_as<T, bool> && !std::same_as<T, char> && !std::same_as<T, wchar_t> &&
+                    !std::same_as<T, char8_t> && !std::same_as<T, char16_t> && !std::same_as<T, char32_t>;
+
 struct ThreadPoolSeam;  // defined by tests only: constructs a pool whose threads are started by a given function
-}
+}  // namespace detail
 
 /// What: runs jobs on a fixed number of threads. Each worker has a queue of its own and steals from the others when it has run dry.
 /// Complexity: submitting and taking a job are O(1); a callable of up to 48 bytes costs `post` no allocation. Idle workers sleep.
@@ -112,9 +117,10 @@ public:
         if (jobs.empty()) {
             core_->check_open();
         } else if (core_->adds_one_by_one()) {
+            const auto core = core_;  // one of the jobs may destroy the pool before the next is added
             while (!jobs.empty()) {
                 detail::Job job = jobs.pop();
-                core_->add(job);
+                core->add(job);
             }
         } else {
             core_->add_all(jobs);
@@ -125,11 +131,12 @@ public:
     /// Calls `f(i)` for each i in [first, last), on the calling thread and on workers that have nothing better to do, and returns
     /// when all calls have ended. `f` is called concurrently and not copied. When a call throws, no further blocks are begun and
     /// the first exception is rethrown after those that had begun have ended. May be called inside a job. Indexes are handed out in
-    /// blocks, so neighbours mostly run in order on one thread.
+    /// blocks, so neighbours mostly run in order on one thread. The workers that help hold no place in the queue: max_queued and
+    /// dropped() have nothing to do with them. Indexes are of the signed and unsigned integer types; not bool or a character type.
     /// Throws PoolStopped after stop() unless the range is empty (own workers excepted), std::invalid_argument for a negative
     /// `first` with an unsigned `last`, std::bad_alloc; then nothing has been called.
-    template <std::integral First, std::integral Last, class F>
-        requires(!std::same_as<First, bool> && !std::same_as<Last, bool> && std::invocable<F&, std::common_type_t<First, Last>>)
+    template <detail::LoopIndex First, detail::LoopIndex Last, class F>
+        requires std::invocable<F&, std::common_type_t<First, Last>>
     void parallel_for(First first, Last last, F&& f) {
         using Index = std::common_type_t<First, Last>;
         if (!std::in_range<Index>(first) || !std::in_range<Index>(last))
@@ -237,15 +244,8 @@ private:
 
         const auto loop = std::make_shared<detail::BlockLoop>(
             blocks, [](void* context, std::uint64_t block) { static_cast<const Range*>(context)->run(block); }, &range);
-        detail::JobQueue jobs;
-        for (std::uint64_t i = 0; i < helpers; ++i) {
-            // A helper that gets its turn too late finds no block left; one that is dropped is not missed.
-            auto help = [loop] { loop->work(); };
-            jobs.push(detail::Job(std::in_place_type<detail::PostTask<decltype(help)>>, std::in_place, help));
-        }
-        (void)core_->offer(jobs);  // without room for helpers the caller does it all
-        loop->work();
-        loop->join();
+        const auto core = core_;  // a call of `f` may destroy the pool
+        core->run_loop(loop, helpers);
     }
 
     static constexpr std::uint64_t kBlocksPerThread = 8;  // enough to even out blocks of unequal cost

@@ -120,6 +120,26 @@ TEST_CASE("stop_callback: may destroy itself and register another in its place w
     CHECK(runs == 2);
 }
 
+TEST_CASE("stop_callback: it may destroy the last owner of the state that runs it") {
+    struct Owner {
+        struct Destroy {
+            Owner* owner;
+            bool* ran;
+            void operator()() const noexcept {
+                *ran = true;
+                delete owner;
+            }
+        };
+        muses::stop_source source;
+        std::optional<muses::stop_callback<Destroy>> callback;
+        explicit Owner(bool* ran) { callback.emplace(source.get_token(), Destroy{this, ran}); }
+    };
+    bool ran = false;
+    auto* const owner = new Owner(&ran);
+    CHECK(owner->source.request_stop());
+    CHECK(ran);
+}
+
 TEST_CASE("stop_callback: its destructor waits for a run on another thread") {
     for (int round = 0; round < muses::test::stress_rounds(200); ++round) {
         muses::stop_source source;

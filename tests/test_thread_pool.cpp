@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "tests/support/eventually.hpp"
+#include "tests/support/failing_new.hpp"
 
 #if defined(__linux__)
 #include <pthread.h>
@@ -496,6 +497,58 @@ TEST_CASE("thread_pool: parallel_for neither waits for nor evicts anything in a 
     }
 }
 
+TEST_CASE("thread_pool: parallel_for leaves nothing in the queue and drops nothing") {
+    for (const auto policy : {OverflowPolicy::DropNew, OverflowPolicy::DropOldest, OverflowPolicy::Block}) {
+        ThreadPool pool(1, {.max_queued = 1, .overflow = policy});
+        Plug plug(pool, 1);
+        std::future<int> inside;
+        pool.parallel_for(0, 100, [&](int i) {
+            CHECK(pool.queued_approx() == (inside.valid() ? 1 : 0));
+            if (i == 50) inside = pool.submit([] { return 1; });  // there is room during the loop
+        });
+        CHECK(pool.queued_approx() == 1);
+        plug.release();
+        CHECK(inside.get() == 1);
+        pool.wait_empty();
+
+        Plug again(pool, 1);
+        pool.parallel_for(0, 100, [](int) {});
+        CHECK(pool.queued_approx() == 0);
+        auto after = pool.submit([] { return 2; });  // and after it
+        again.release();
+        CHECK(after.get() == 2);
+        CHECK(pool.dropped() == 0);
+    }
+    ThreadPool pool(2);
+    Plug plug(pool, 2);
+    pool.parallel_for(0, 100, [](int) {});
+    CHECK(pool.queued_approx() == 0);
+    pool.stop_discarding();
+    CHECK(pool.dropped() == 0);
+}
+
+TEST_CASE("thread_pool: wait_empty waits for the calls that workers make for a parallel_for") {
+    ThreadPool pool(2);
+    Gate gate;
+    std::atomic<int> running{0};
+    std::thread caller([&] {
+        pool.parallel_for(0, 3, [&](int) {
+            ++running;
+            gate.wait();
+        });
+    });
+    CHECK(eventually([&] { return running == 3; }));
+    CHECK_FALSE(pool.wait_empty_for(1ms));
+    gate.open();
+    pool.wait_empty();
+    caller.join();
+}
+
+template <class Index>
+concept CanLoopOver = requires(ThreadPool& pool, Index i) { pool.parallel_for(i, i, [](Index) {}); };
+static_assert(CanLoopOver<int> && CanLoopOver<unsigned long long> && CanLoopOver<signed char> && CanLoopOver<std::uint8_t>);
+static_assert(!CanLoopOver<char> && !CanLoopOver<wchar_t> && !CanLoopOver<char8_t> && !CanLoopOver<char32_t> && !CanLoopOver<bool>);
+
 TEST_CASE("thread_pool: parallel_for after stop throws unless there is nothing to do or a worker calls it") {
     ThreadPool pool(1);
     Gate stopped;
@@ -789,6 +842,54 @@ TEST_CASE("thread_pool: wait_empty ends when stop_discarding throws the rest awa
 }
 
 // ---- the pool dies inside of one of its jobs
+
+#if defined(MUSES_TEST_CAN_FAIL_NEW)
+TEST_CASE("thread_pool: a job is dropped with an error when there is no memory") {
+    ThreadPool pool(1, {.max_queued = 1, .overflow = OverflowPolicy::DropOldest});
+    Plug plug(pool, 1);
+    auto evicted = pool.submit([] { return 1; });
+    auto discarded = pool.submit([] { return 2; });
+    CHECK(ends_with<muses::JobDiscarded>(evicted));
+    {
+        const muses::test::FailNew fail(0);
+        pool.stop_discarding();
+        CHECK_FALSE(fail.failed());
+    }
+    CHECK(is_ready(discarded));
+    CHECK(ends_with<muses::JobDiscarded>(discarded));
+}
+#endif
+
+TEST_CASE("thread_pool: a submission may hand over the last owner") {
+    // Under ThreadSanitizer: the submitter has done with the pool's core before the job's worker frees it.
+    for (int round = 0; round < stress_rounds(2000); ++round) {
+        const auto policy = round % 3 == 0 ? OverflowPolicy::DropOldest : OverflowPolicy::DropNew;
+        auto pool = std::make_shared<ThreadPool>(1, ThreadPoolOptions{.max_queued = round % 2 == 0 ? 0U : 9U, .overflow = policy});
+        ThreadPool& raw = *pool;
+        const auto last = [&raw](auto owner) {
+            std::vector<std::function<void()>> jobs;
+            jobs.emplace_back([owner = std::move(owner)]() mutable { owner.reset(); });
+            return raw.submit_bulk(std::move(jobs));
+        };
+        if (round % 4 < 2)
+            raw.post([owner = std::move(pool)]() mutable { owner.reset(); });
+        else
+            (void)last(std::move(pool));
+    }
+}
+
+TEST_CASE("thread_pool: the core waits for every submitter that is still inside") {
+    muses::detail::Lane lane;
+    CHECK(lane.abandoned());
+    muses::detail::Job job(std::in_place_type<muses::detail::PostTask<void (*)()>>, std::in_place, +[] {});
+    muses::detail::Job evicted;
+    REQUIRE(lane.push(job, false, evicted) == muses::detail::Lane::Outcome::Queued);
+    CHECK_FALSE(lane.abandoned());
+    REQUIRE(lane.take(job));
+    CHECK_FALSE(lane.abandoned());
+    lane.submitter_left(1);
+    CHECK(lane.abandoned());
+}
 
 TEST_CASE("thread_pool: the last owner may be released inside a job") {
     for (int round = 0; round < stress_rounds(200); ++round) {

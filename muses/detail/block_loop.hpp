@@ -1,9 +1,13 @@
-// The shared state of one ThreadPool::parallel_for: which blocks are claimed, and who still works on one.
+// The shared state of one ThreadPool::parallel_for: which blocks are claimed, and who still works on one. And the board on which such
+// loops ask for helpers.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -68,6 +72,77 @@ private:
     std::uint64_t next_ = 0;     // first block that nobody has claimed
     std::uint64_t running_ = 0;  // blocks claimed and not ended
     std::exception_ptr error_;   // of the first block that threw
+};
+
+/// What: a loop's wish for helpers, as a node of the board's list. It is made, put up and taken down by the loop's caller.
+struct LoopOffer {
+    std::shared_ptr<BlockLoop> loop;
+    std::uint64_t places = 0;  // helpers that may still come
+    LoopOffer* previous = nullptr;
+    LoopOffer* next = nullptr;
+    bool listed = false;  // as the rest, guarded by the board's mutex
+};
+
+/// What: the loops of one pool that want helpers, oldest first. Helpers are no jobs: they have no place in a queue, need no memory, and
+///       a loop that has ended leaves none behind.
+/// Complexity: O(1).
+/// Threads: any.
+/// Lifetime: outlives its offers, which outlive their stay on it.
+/// Limits: 2^64 - 1 places.
+class LoopBoard {
+public:
+    void put_up(LoopOffer& offer) noexcept {
+        const std::lock_guard lock(mutex_);
+        offer.previous = last_;
+        (last_ != nullptr ? last_->next : first_) = &offer;
+        last_ = &offer;
+        offer.listed = true;
+        change_open(open_.load(std::memory_order_relaxed) + offer.places);  // relaxed: written under the mutex, which is held
+    }
+
+    /// After it nobody comes to help any more. What those do who have come is the loop's business.
+    void take_down(LoopOffer& offer) noexcept {
+        const std::lock_guard lock(mutex_);
+        if (!offer.listed) return;
+        change_open(open_.load(std::memory_order_relaxed) - offer.places);  // relaxed: as in put_up()
+        unlink(offer);
+    }
+
+    /// The loop to help with, or null. Counts in taken().
+    [[nodiscard]] std::shared_ptr<BlockLoop> take() noexcept {
+        if (open() == 0) return nullptr;
+        const std::lock_guard lock(mutex_);
+        if (first_ == nullptr) return nullptr;
+        LoopOffer& offer = *first_;
+        std::shared_ptr<BlockLoop> loop = offer.loop;
+        if (--offer.places == 0) unlink(offer);
+        change_open(open_.load(std::memory_order_relaxed) - 1);                               // relaxed: as in put_up()
+        taken_.store(taken_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);  // relaxed: see taken()
+        return loop;
+    }
+
+    /// Places that wait for a helper.
+    [[nodiscard]] std::uint64_t open() const noexcept {
+        return open_.load(std::memory_order_seq_cst);  // pairs with change_open(); part of Parking's total order
+    }
+
+    /// Helpers that ever came. Relaxed: read like Lane::submitted.
+    [[nodiscard]] std::uint64_t taken() const noexcept { return taken_.load(std::memory_order_relaxed); }
+
+private:
+    void change_open(std::uint64_t value) noexcept { open_.store(value, std::memory_order_seq_cst); }  // pairs with open()
+
+    void unlink(LoopOffer& offer) noexcept {
+        (offer.previous != nullptr ? offer.previous->next : first_) = offer.next;
+        (offer.next != nullptr ? offer.next->previous : last_) = offer.previous;
+        offer.listed = false;
+    }
+
+    std::mutex mutex_;
+    LoopOffer* first_ = nullptr;
+    LoopOffer* last_ = nullptr;
+    std::atomic<std::uint64_t> open_{0};
+    std::atomic<std::uint64_t> taken_{0};
 };
 
 }  // namespace muses::detail

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "muses/detail/block_loop.hpp"
 #include "muses/detail/cache_line.hpp"
 #include "muses/detail/duration.hpp"
 #include "muses/detail/pool_job.hpp"
@@ -51,8 +53,15 @@ struct PoolContext {
 /// Complexity: a push or a take is a short critical section on a lane; counters are written by one thread or under a lane's lock,
 ///             so that the common path has no atomic read-modify-write that is shared by all threads.
 /// Threads: any.
-/// Lifetime: in a shared_ptr held by the pool and by every worker.
+/// Lifetime: in a shared_ptr held by the pool and by every worker; the destructor waits for submitters that are still inside.
 /// Limits: see ThreadPool.
+///
+/// Why a submitter needs no shared_ptr. From the moment at which a job can be taken, it may run, destroy the pool, and end the last
+/// worker, while its submitter is still about to wake somebody. So every submitter says when it has done with the core
+/// (Lane::submitter_left, its very last access), and the core's destructor waits until as many jobs were left alone as were
+/// submitted. It knows of all of them: a core dies after its last job was taken, which was after that job was counted as submitted,
+/// under the lane's mutex. Between the two a submitter only wakes a sleeper: it runs no foreign code and takes no lock that is held
+/// for long, so the wait is short, and nobody can wait for himself.
 class PoolCore : public std::enable_shared_from_this<PoolCore> {
 public:
     PoolCore(std::size_t workers, ThreadPoolOptions options)
@@ -63,6 +72,21 @@ public:
           lanes_(std::make_unique<Lane[]>(lane_count_)),
           finished_(std::make_unique<Finished[]>(workers)) {
         if (options_.max_queued != 0) lanes_[0].set_bound(options_.max_queued, options_.overflow);
+        (void)job_discarded_error();  // while memory can be asked for
+    }
+
+    PoolCore(const PoolCore&) = delete;
+    PoolCore& operator=(const PoolCore&) = delete;
+
+    ~PoolCore() {
+        for (std::size_t i = 0; i < lane_count_; ++i) {
+            for (int round = 0; !lanes_[i].abandoned(); ++round) {
+                if (round < kYieldsBeforeSleep)
+                    std::this_thread::yield();
+                else
+                    std::this_thread::sleep_for(std::chrono::microseconds(50));  // lets threads of lower priority run, too
+            }
+        }
     }
 
     [[nodiscard]] std::size_t workers() const noexcept { return workers_; }
@@ -91,29 +115,41 @@ public:
         return c;
     }
 
-    /// Queues a job. Throws PoolStopped, PoolQueueFull or std::bad_alloc; then the job is still the caller's.
+    /// Queues a job. Throws PoolStopped, PoolQueueFull or std::bad_alloc; then the job is still the caller's. The job may destroy
+    /// the pool and this core at any time after.
     void add(Job& job) {
         const PoolContext* const me = worker_context();
+        Lane& lane = lane_for(me);
+        // What is evicted is destroyed here, and may take any time and do anything.
+        const auto self = options_.overflow == OverflowPolicy::DropOldest ? shared_from_this() : nullptr;
         Job evicted;
-        check(lane_for(me).push(job, me != nullptr, evicted), 1);
-        parking_.wake_one();
+        check(lane.push(job, me != nullptr, evicted), 1);
+        {
+            const Leaving leaving(lane, 1);
+            parking_.wake_one();
+        }
         if (evicted) drop(evicted);
     }
 
     /// Queues all of `jobs`, or throws as `add` does and queues none.
     void add_all(JobQueue& jobs) {
         const PoolContext* const me = worker_context();
+        Lane& lane = lane_for(me);
         const std::size_t count = jobs.size();
-        check(lane_for(me).push_all(jobs, me != nullptr), count);
+        check(lane.push_all(jobs, me != nullptr), count);
+        const Leaving leaving(lane, count);
         parking_.wake_one();  // one is enough: it steals half, and wakes the next
     }
 
-    /// Queues all of `jobs` if that is possible without waiting, evicting or exceeding the bound; returns whether it was.
-    bool offer(JobQueue& jobs) {
-        const PoolContext* const me = worker_context();
-        if (lane_for(me).push_all(jobs, me != nullptr) != Lane::Outcome::Queued) return false;
-        parking_.wake_one();
-        return true;
+    /// Runs a loop on this thread and on workers that find no job meanwhile; returns when all its blocks have ended. The caller
+    /// holds the core.
+    void run_loop(const std::shared_ptr<BlockLoop>& loop, std::uint64_t helpers) {
+        LoopOffer offer{.loop = loop, .places = helpers};
+        loops_.put_up(offer);
+        parking_.wake_one();  // one is enough: it wakes the next
+        loop->work();
+        loops_.take_down(offer);
+        loop->join();
     }
 
     /// Throws PoolStopped when the calling thread may not submit any more.
@@ -190,6 +226,16 @@ private:
         std::atomic<std::uint64_t> jobs{0};  // a line of its own: written by one worker after every job
     };
 
+    struct Leaving {  // see the class comment
+        Lane& lane;
+        std::size_t jobs;
+
+        Leaving(Lane& l, std::size_t count) noexcept : lane(l), jobs(count) {}
+        Leaving(const Leaving&) = delete;
+        Leaving& operator=(const Leaving&) = delete;
+        ~Leaving() { lane.submitter_left(jobs); }
+    };
+
     // ---- submitting
 
     [[nodiscard]] PoolContext* worker_context() const noexcept {
@@ -233,11 +279,21 @@ private:
 
     // ---- working
 
-    void loop(PoolContext& me, std::atomic<std::uint64_t>& finished) {
+    struct Work {  // one of them is empty
         Job job;
-        while (next(me, job)) {
+        std::shared_ptr<BlockLoop> loop;
+    };
+
+    void loop(PoolContext& me, std::atomic<std::uint64_t>& finished) {
+        Work work;
+        while (next(me, work)) {
             me.held = 1;
-            execute(job);
+            if (work.loop) {
+                work.loop->work();
+                work.loop.reset();
+            } else {
+                execute(work.job);
+            }
             me.held = 0;
             no_longer_excused(me);
             // Load and store, because only this thread writes. The release pairs with the acquire in quiescent().
@@ -261,19 +317,19 @@ private:
         }
     }
 
-    // The next job of a worker. False: the pool has stopped and there will be none.
-    bool next(const PoolContext& me, Job& job) {
-        if (lanes_[me.lane].take(job)) return true;
+    // The next job or loop of a worker. False: the pool has stopped and there will be none.
+    bool next(const PoolContext& me, Work& work) {
+        if (lanes_[me.lane].take(work.job)) return true;
         parking_.begin_search();
         if (waiters_.load(std::memory_order_relaxed) != 0) announce_if_quiescent();  // only a hint: asked again before sleeping
         for (;;) {
-            if (search(me, job)) {
-                if (parking_.end_search() && queued() != 0) parking_.wake_one();
+            if (search(me, work)) {
+                if (parking_.end_search() && something_to_do()) parking_.wake_one();
                 return true;
             }
             announce_if_quiescent();
             parking_.announce_sleep();
-            if (queued() != 0 && parking_.cancel_sleep()) {
+            if (something_to_do() && parking_.cancel_sleep()) {
                 std::this_thread::yield();  // what is there could not be stolen: let the thread that holds the lane get on
                 continue;
             }
@@ -281,14 +337,18 @@ private:
         }
     }
 
-    // Looks into all lanes, for a few microseconds. Longer, or with a yield to other programs, costs more than sleeping: while one
+    // For Parking: whether a search could find something. Both halves are seq_cst loads.
+    [[nodiscard]] bool something_to_do() const noexcept { return queued() != 0 || loops_.open() != 0; }
+
+    // Looks into all lanes, then for a loop, for a few microseconds. Longer, or with a yield to other programs, costs more than sleeping: while one
     // worker counts as searching, pushes wake nobody.
-    bool search(const PoolContext& me, Job& job) {
+    bool search(const PoolContext& me, Work& work) {
         for (int round = 0; round < kSearchRounds; ++round) {
-            if (lanes_[me.lane].take(job)) return true;
+            if (lanes_[me.lane].take(work.job)) return true;
             for (std::size_t i = 1; i < lane_count_; ++i) {
-                if (lanes_[me.lane].steal_from(lanes_[(me.lane + i) % lane_count_], job)) return true;
+                if (lanes_[me.lane].steal_from(lanes_[(me.lane + i) % lane_count_], work.job)) return true;
             }
+            if ((work.loop = loops_.take())) return true;
             relax();
         }
         return false;
@@ -297,6 +357,8 @@ private:
     // ---- quiescence
 
     // Whether every job that the caller knows of, and every job that such a job has submitted, has finished.
+    //
+    // Helping with a loop counts as a job that is submitted when a worker takes it up.
     //
     // Finished counts are read first (acquire), then submitted counts. Each finished count that is read carries the end of those
     // jobs with it, so also their submission and that of their children: none of these can be missing from the submitted counts
@@ -308,6 +370,7 @@ private:
         for (std::size_t i = 0; i < workers_; ++i) open -= finished_[i].jobs.load(std::memory_order_acquire);  // pairs with loop()
         open -= excused_.load(std::memory_order_acquire);                                                      // pairs with leave()
         for (std::size_t i = 0; i < lane_count_; ++i) open += lanes_[i].submitted();
+        open += loops_.taken();
         return open == 0;
     }
 
@@ -317,7 +380,10 @@ private:
     void announce_if_quiescent() {
         const std::lock_guard lock(idle_mutex_);
         if (!quiescent()) return;
-        if (closed_) parking_.close();  // no outsider can submit, no worker runs a job that could: it stays quiescent
+        // No outsider can submit and no worker runs a job that could: it stays quiescent. Except that a worker which still searches
+        // may find the loop of an outsider who came before the stop. What that submits goes to the worker's own lane, and it does
+        // not end before that is empty; loops do without those who have ended.
+        if (closed_) parking_.close();
         if (waiters_.load(std::memory_order_relaxed) != 0) idle_.notify_all();
     }
 
@@ -350,6 +416,7 @@ private:
 
     static constexpr std::size_t kSameLaneInARow = 8;
     static constexpr int kSearchRounds = 4;
+    static constexpr int kYieldsBeforeSleep = 64;
 
     const ThreadPoolOptions options_;
     const std::size_t workers_;
@@ -358,6 +425,7 @@ private:
     const std::unique_ptr<Finished[]> finished_;
     std::atomic<bool> discarding_{false};
     Parking parking_;
+    LoopBoard loops_;
 
     alignas(kCacheLine) std::mutex idle_mutex_;  // what follows is touched only around idleness, failures and shutdown
     std::condition_variable idle_;

@@ -126,6 +126,14 @@ public:
     /// through something else (PoolCore::quiescent), and then cannot read an older value.
     [[nodiscard]] std::uint64_t submitted() const noexcept { return submitted_.load(std::memory_order_relaxed); }
 
+    /// To be called once after a push of so many jobs that was Queued, as the submitter's last access to the pool.
+    void submitter_left(std::size_t jobs) noexcept { left_.fetch_add(jobs, std::memory_order_release); }  // pairs with abandoned()
+
+    /// Whether every submitter has called submitter_left(). For the end of the pool, when no push can begin any more.
+    [[nodiscard]] bool abandoned() const noexcept {
+        return left_.load(std::memory_order_acquire) == submitted();  // pairs with submitter_left()
+    }
+
 private:
     Outcome push_bounded(Job& job, bool own_worker, Job& evicted) {
         std::unique_lock lock(out_mutex_);
@@ -173,6 +181,7 @@ private:
     JobQueue inbox_;
     std::atomic<std::size_t> in_count_{0};
     std::atomic<std::uint64_t> submitted_{0};
+    std::atomic<std::uint64_t> left_{0};  // those of submitted_ whose submitter does not touch the pool any more
 
     alignas(kCacheLine) std::mutex out_mutex_;  // what takers write
     JobQueue outbox_;

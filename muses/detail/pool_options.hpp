@@ -40,4 +40,15 @@ public:
     using std::runtime_error::runtime_error;
 };
 
+namespace detail {
+
+/// The one JobDiscarded of the process. The first call allocates it and may throw std::bad_alloc; a pool's construction makes that
+/// call, so that dropping a job later needs no memory. Never destroyed: pools with static storage drop jobs too.
+inline const std::exception_ptr& job_discarded_error() {
+    static const std::exception_ptr& error =
+        *new std::exception_ptr(std::make_exception_ptr(JobDiscarded("muses::ThreadPool: the job was dropped from the queue")));
+    return error;
+}
+
+}  // namespace detail
 }  // namespace muses

@@ -78,7 +78,13 @@ public:
     }
 
     void discard() noexcept {
-        fail(std::make_exception_ptr(JobDiscarded("muses::ThreadPool: the job was dropped from the queue")));
+        std::exception_ptr error;
+        try {
+            error = job_discarded_error();
+        } catch (...) {  // only where no pool was ever made
+            error = std::current_exception();
+        }
+        fail(std::move(error));
     }
 
 private:

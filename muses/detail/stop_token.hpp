@@ -214,7 +214,10 @@ public:
     [[nodiscard]] bool stop_requested() const noexcept { return state_ && state_->requested(); }
     [[nodiscard]] bool stop_possible() const noexcept { return static_cast<bool>(state_); }
     /// Makes the request and runs the registered callbacks on this thread. True for the first request only.
-    bool request_stop() noexcept { return state_ && state_->request_stop(); }
+    bool request_stop() noexcept {
+        const detail::StopRef state = state_;  // a callback may destroy this source and every other owner of the state
+        return state && state->request_stop();
+    }
     void swap(stop_source& other) noexcept { std::swap(state_, other.state_); }
     friend void swap(stop_source& a, stop_source& b) noexcept { a.swap(b); }
     friend bool operator==(const stop_source& a, const stop_source& b) noexcept { return a.state_ == b.state_; }
