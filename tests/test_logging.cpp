@@ -1352,6 +1352,71 @@ TEST_CASE("logging: a forked child exits at once and writes no line of its paren
     CHECK(messages == std::vector<std::string>{"child 0", "default", "one", "two"});
 }
 
+// ThreadSanitizer ends a forked child that starts a thread.
+#if defined(__SANITIZE_THREAD__)
+#define MUSES_TEST_NO_THREADS_IN_CHILD 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define MUSES_TEST_NO_THREADS_IN_CHILD 1
+#endif
+#endif
+
+TEST_CASE("logging: every line that a forked child logs counts as dropped") {
+    const auto [text, status] = in_a_process([] {
+        auto log = std::make_unique<Logger>(LoggerOptions{.capacity = 64});
+        log->add_sink(std::make_unique<muses::StderrSink>());
+        MUSES_LOG_INFO(*log, "parent");
+        log->flush(10s);
+        const pid_t child = ::fork();
+        if (child == 0) {
+            const auto before = log->stats();
+            for (int i = 0; i < 10; ++i) MUSES_LOG_INFO(*log, "child {}", i);  // far fewer than the ring holds
+            const auto after = log->stats();
+            if (after.dropped - before.dropped != 10 || after.written != before.written) ::_exit(3);
+            log->reopen();
+            log->add_sink(std::make_unique<muses::StderrSink>());
+            if (log->flush(10s)) ::_exit(4);
+#if !defined(MUSES_TEST_NO_THREADS_IN_CHILD)
+            Logger own;
+            own.add_sink(std::make_unique<muses::StderrSink>());
+            MUSES_LOG_INFO(own, "own");
+            if (!own.flush(10s) || own.stats().written != 1) ::_exit(5);
+            own.stop();
+#endif
+            log.reset();
+            ::_exit(0);
+        }
+        int ended = -1;
+        ::waitpid(child, &ended, 0);
+        MUSES_LOG_INFO(*log, "child ended {}", ended);
+        log->stop();
+        if (log->stats().dropped != 0) ::_exit(6);
+    });
+    CHECK(status == 0);
+    std::vector<std::string> messages;
+    for (const auto& line : lines_of(text)) messages.push_back(message_of(line));
+    CAPTURE(text);
+    std::erase(messages, "own");
+    CHECK(messages == std::vector<std::string>{"parent", "child ended 0"});
+}
+
+TEST_CASE("logging: a forked child that destroys its parents logger leaks nothing") {
+    const auto [text, status] = in_a_process([] {
+        auto log = std::make_unique<Logger>();
+        log->flush(10s);  // the thread has begun: what it was started with is its own
+        const pid_t child = ::fork();
+        if (child == 0) {
+            log.reset();
+            std::exit(0);  // where LeakSanitizer is built in it looks now
+        }
+        int ended = -1;
+        ::waitpid(child, &ended, 0);
+        if (ended != 0) ::_exit(3);
+    });
+    CAPTURE(text);
+    CHECK(status == 0);
+}
+
 TEST_CASE("logging: loggers come and go with lines in flight") {
     for (int round = 0; round < stress_rounds(300); ++round) {
         Collector got;

@@ -24,7 +24,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <thread>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -61,22 +61,33 @@ public:
     /// Starts the thread, once. It takes no signals of the process (a broken pipe is an error of a sink, not the end of the program).
     /// Throws std::system_error when the system refuses a thread.
     static void start(const std::shared_ptr<LogCore>& core) {
+        watch_forks();
         sigset_t signals;
         sigset_t before;
         ::sigfillset(&signals);
         for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGPROF}) ::sigdelset(&signals, fault);
         ::pthread_sigmask(SIG_SETMASK, &signals, &before);
-        try {
-            core->thread_ = std::thread([core] { core->run(); });
-        } catch (...) {
-            ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-            throw;
-        }
+        // Not a std::thread: in a forked child its start-up data would be a leak that nobody can reach.
+        core->self_ = core;
+        const auto body = [](void* started) -> void* {
+            const std::shared_ptr<LogCore> self = std::move(static_cast<LogCore*>(started)->self_);
+            self->run();
+            return nullptr;
+        };
+        const int error = ::pthread_create(&core->thread_, nullptr, body, core.get());
         ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        if (error != 0) {
+            core->self_.reset();
+            throw std::system_error(error, std::generic_category(), "muses::Logger: pthread_create");
+        }
     }
 
     /// Takes a record; what is lost for it is counted.
     void submit(LogRecord&& record) noexcept {
+        if (forks_before_ != forks_.load(std::memory_order_relaxed)) [[unlikely]] {  // relaxed: written where there is one thread
+            count_lost(1);  // in a child nobody takes anything out of the ring
+            return;
+        }
         const std::uint64_t lost = ring_.push(std::move(record), [this] { return can_wait(); });
         if (lost != 0) [[unlikely]]
             count_lost(lost);
@@ -89,11 +100,13 @@ public:
     }  // relaxed: guards nothing
 
     void add_sink(std::unique_ptr<LogSink> sink) {
+        if (inherited()) return;
         const std::lock_guard lock(mutex_);
         new_sinks_.push_back(Sink{std::move(sink)});
     }
 
     void reopen() {
+        if (inherited()) return;
         const std::lock_guard lock(mutex_);
         reopen_ = true;
         call_thread();
@@ -114,7 +127,7 @@ public:
     /// Returns when everything that was logged before is written and the thread has ended; on the logger's own thread at once.
     void stop() {
         if (inherited()) return;
-        std::thread ended;
+        bool join = false;
         {
             std::unique_lock lock(mutex_);
             stop_ = true;
@@ -122,15 +135,15 @@ public:
             call_thread();
             if (on_own_thread()) return;
             changed_.wait(lock, [&] { return ended_; });
-            ended = std::move(thread_);
+            join = std::exchange(joinable_, false);
         }
-        if (ended.joinable()) ended.join();
+        if (join) ::pthread_join(thread_, nullptr);
     }
 
     /// Lets the thread go its own way.
     void detach() {
         const std::lock_guard lock(mutex_);
-        if (thread_.joinable()) thread_.detach();
+        if (std::exchange(joinable_, false)) ::pthread_detach(thread_);
     }
 
     /// From now on each line is written before submit() returns, if that takes no longer than a second: for the last moments of the
@@ -147,10 +160,33 @@ public:
     /// True in a child that fork() has made after the start: the thread did not come along, and locks may be held by nobody.
     [[nodiscard]] bool inherited() const noexcept { return ::getpid() != process_; }
 
+    /// For the owner of an inherited core: leaves it alone for good, since what it consists of is in use, by nobody. It stays
+    /// reachable, so that no leak is reported.
+    static void abandon(std::shared_ptr<LogCore> core) {
+        static constinit std::atomic<Abandoned*> all{nullptr};
+        auto* const node = new Abandoned{std::move(core), nullptr};
+        node->next = all.load(std::memory_order_relaxed);  // relaxed: only a first guess for the exchange
+        // Nobody follows the list; release and relaxed as for any push.
+        while (!all.compare_exchange_weak(node->next, node, std::memory_order_release, std::memory_order_relaxed)) {}
+    }
+
 private:
     static constexpr std::size_t kBatch = 256;
     static constexpr std::chrono::microseconds kShortestNap{50};
     static constexpr std::chrono::microseconds kLongestNap{800};
+
+    struct Abandoned {
+        std::shared_ptr<LogCore> core;
+        Abandoned* next;
+    };
+
+    /// Makes forks_ count. A line must not cost a system call, so it does not ask for the process's number.
+    static void watch_forks() {
+        static const int error = ::pthread_atfork(nullptr, nullptr, [] {
+            forks_.fetch_add(1, std::memory_order_relaxed);  // relaxed: the child has one thread
+        });
+        if (error != 0) throw std::system_error(error, std::generic_category(), "muses::Logger: pthread_atfork");
+    }
 
     struct Sink {
         std::unique_ptr<LogSink> sink;
@@ -385,7 +421,10 @@ private:
 
     inline static thread_local const LogCore* current_ = nullptr;  // the core whose thread this is
 
+    inline static constinit std::atomic<std::uint64_t> forks_{0};  // that lie between the first process with a logger and this one
+
     const pid_t process_ = ::getpid();
+    const std::uint64_t forks_before_ = forks_.load(std::memory_order_relaxed);  // relaxed: as in submit()
     const std::size_t capacity_;
     LogRing ring_;
 
@@ -403,7 +442,7 @@ private:
     std::condition_variable changed_;   // flushed_ or ended_
     std::condition_variable nap_over_;  // called_
     std::vector<Sink> new_sinks_;
-    std::thread thread_;
+    bool joinable_ = true;            // thread_ is neither joined nor detached
     stop_source sleep_;               // a stop ends the thread's sleep; renewed after each
     std::uint64_t flush_wanted_ = 0;  // the last ticket drawn
     std::uint64_t flushed_ = 0;       // the last ticket completed
@@ -411,6 +450,10 @@ private:
     bool reopen_ = false;
     bool stop_ = false;
     bool ended_ = false;
+
+    // Set by start().
+    pthread_t thread_{};
+    std::shared_ptr<LogCore> self_;  // on its way to the thread
 
     // The logger's thread only.
     std::vector<Sink> sinks_;
