@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "support/eventually.hpp"
+#include "support/temp_dir.hpp"
 
 using namespace std::chrono_literals;
 using muses::Logger;
@@ -42,6 +43,7 @@ using muses::LogLevel;
 using muses::OverflowPolicy;
 using muses::test::eventually;
 using muses::test::stress_rounds;
+using muses::test::TempDir;
 
 namespace {
 
@@ -115,23 +117,6 @@ std::uint64_t take_losses(std::vector<std::string>& messages) {
     });
     return sum;
 }
-
-class TempDir {
-public:
-    TempDir() {
-        std::string pattern = (std::filesystem::temp_directory_path() / "muses-log-XXXXXX").string();
-        path_ = ::mkdtemp(pattern.data());
-    }
-    ~TempDir() {
-        std::error_code ignored;
-        std::filesystem::remove_all(path_, ignored);
-    }
-    std::string operator/(std::string_view name) const { return path_ + "/" + std::string(name); }
-    const std::string& path() const { return path_; }
-
-private:
-    std::string path_;
-};
 
 std::string read_file(const std::string& path) {
     std::ifstream in(path, std::ios::binary);
