@@ -186,9 +186,9 @@ std::size_t connections_that_fit(std::size_t wanted) {
         const rlimit raised{limit.rlim_max, limit.rlim_max};
         if (::setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
     }
-    constexpr std::size_t kForFiles = 512;  // open files, listening sockets, pollers
+    constexpr std::size_t kForFiles = 512;  // open files, listening sockets, pollers, and clients that are told there is no room
     const auto descriptors = static_cast<std::size_t>(std::min<rlim_t>(limit.rlim_cur, 1U << 30U));
-    const std::size_t room = std::max<std::size_t>(1, descriptors > 2 * kForFiles ? descriptors - kForFiles : descriptors / 2);
+    const std::size_t room = std::max<std::size_t>(1, descriptors > 2 * kForFiles ? descriptors - kForFiles : descriptors * 3 / 8);
     if (wanted <= room) return wanted;
     std::fprintf(stderr,
                  "%s: %zu connections at a time instead of %zu: the system allows %zu descriptors (raise it with ulimit -n)\n",

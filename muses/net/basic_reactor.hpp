@@ -258,9 +258,10 @@ private:
     }
 
     /// How many connections over the limit may be open meanwhile, to be told so in good order: a small part of the limit, but never
-    /// so few that one client which closes and comes back finds its own last connection in the way.
+    /// so few that a client which closes and comes back finds its own last connection in the way.
     [[nodiscard]] std::size_t max_refusing() const noexcept {
-        return std::min<std::size_t>(256, 16 + options.max_connections / 8 / group_->counts->of.size());
+        const std::size_t in_all = std::min<std::size_t>(256, 16 + options.max_connections / 8);
+        return std::max<std::size_t>(4, in_all / group_->counts->of.size());
     }
 
     /// The index of an unused place, which stays the last of free_.
