@@ -4,13 +4,16 @@
 #include <benchmark/benchmark.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #ifdef MUSES_BENCH_HAS_MOODYCAMEL
@@ -50,12 +53,10 @@ struct Muses {
 #ifdef MUSES_BENCH_HAS_MOODYCAMEL
 struct Moodycamel {
     moodycamel::ConcurrentQueue<std::uint64_t> queue{kCapacity};
-    std::atomic<std::ptrdiff_t> size{0};
     struct Producer {
         Moodycamel& q;
         moodycamel::ProducerToken token{q.queue};
-        // It keeps no bound; with try_enqueue and one block's room it comes closest to one.
-        bool push(std::uint64_t v) { return q.queue.try_enqueue(token, v); }
+        bool push(std::uint64_t v) { return q.queue.enqueue(token, v); }  // it keeps no bound: the producer may run ahead
     };
     struct Consumer {
         Moodycamel& q;
@@ -240,8 +241,12 @@ struct MutexCondvar {
 
 template <class Q>
 void add(const std::string& who) {
-    benchmark::RegisterBenchmark("pair/" + who, pair<Q>);
-    benchmark::RegisterBenchmark("through/" + who, through<Q>)->Arg(1)->Arg(2)->UseManualTime()->Unit(benchmark::kMillisecond);
+    benchmark::RegisterBenchmark(("pair/" + who).c_str(), pair<Q>);
+    benchmark::RegisterBenchmark(("through/" + who).c_str(), through<Q>)
+        ->Arg(1)
+        ->Arg(2)
+        ->UseManualTime()
+        ->Unit(benchmark::kMillisecond);
 }
 
 }  // namespace
