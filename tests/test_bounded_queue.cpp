@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/asleep.hpp"
 #include "support/eventually.hpp"
 #include "support/queue_elements.hpp"
 
@@ -659,11 +660,22 @@ TEST_CASE("bounded_queue: a sleeper behind a stalled producer gets its element w
         BoundedQueue<Stalling> queue(8);
         std::atomic<int> got{0};
         const auto count = [&got](const std::optional<Stalling>& value) { got += value.has_value() ? 1 : 0; };
-        std::thread impatient([&] { count(queue.wait_pop(150ms)); });
-        std::this_thread::sleep_for(20ms);  // it should be the first to sleep, and so the first to be woken
-        std::thread patient([&] { count(queue.wait_pop()); });
-        std::thread other([&] { count(queue.wait_pop()); });
-        std::this_thread::sleep_for(20ms);
+        std::array<SleepWatch, 3> watches;
+        std::thread impatient([&] {
+            watches[0].here();
+            count(queue.wait_pop(150ms));
+        });
+        REQUIRE(watches[0].eventually_asleep());  // it should be the first to sleep, and so the first to be woken
+        std::thread patient([&] {
+            watches[1].here();
+            count(queue.wait_pop());
+        });
+        std::thread other([&] {
+            watches[2].here();
+            count(queue.wait_pop());
+        });
+        REQUIRE(watches[1].eventually_asleep());
+        REQUIRE(watches[2].eventually_asleep());
         gate.closed = true;
         std::thread slow([&] {
             Stalling value(1, &gate);

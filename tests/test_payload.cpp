@@ -189,19 +189,19 @@ TEST_CASE("send_queue: many small answers leave in few calls") {
 TEST_CASE("send_queue: a payload is freed when its last byte is out and a lost connection is told") {
     const auto bytes = shared("0123456789");
     const std::weak_ptr<const std::string> watch = bytes;
-    SendQueue queue;
-    queue.push(Payload().append(bytes));
-    queue.push(Payload().append(bytes));
-    CHECK(bytes.use_count() == 3);
-    NarrowTransport transport;
-    transport.room = 100;
-    transport.total = 12;
-    std::uint64_t written = 0;
-    CHECK(queue.flush(transport, 0, ~std::uint64_t{0}, written) == FlushResult::Blocked);
-    CHECK(bytes.use_count() == 2);
-    transport.fail_with = EPIPE;
-    CHECK(queue.flush(transport, 0, ~std::uint64_t{0}, written) == FlushResult::Failed);
-    queue.clear();
-    CHECK(queue.empty());
+    {
+        SendQueue queue;
+        queue.push(Payload().append(bytes));
+        queue.push(Payload().append(bytes));
+        CHECK(bytes.use_count() == 3);
+        NarrowTransport transport;
+        transport.room = 100;
+        transport.total = 12;
+        std::uint64_t written = 0;
+        CHECK(queue.flush(transport, 0, ~std::uint64_t{0}, written) == FlushResult::Blocked);
+        CHECK(bytes.use_count() == 2);
+        transport.fail_with = EPIPE;
+        CHECK(queue.flush(transport, 0, ~std::uint64_t{0}, written) == FlushResult::Failed);
+    }
     CHECK(bytes.use_count() == 1);
 }

@@ -35,7 +35,8 @@ const std::vector<Key>& requests() {
         std::uniform_real_distribution<double> uniform(0, sum);
         std::vector<Key> result(kRequests);
         for (Key& key : result) {
-            const auto rank = static_cast<std::uint64_t>(std::lower_bound(sums.begin(), sums.end(), uniform(random)) - sums.begin());
+            const auto rank =
+                static_cast<std::uint64_t>(std::lower_bound(sums.begin(), sums.end(), uniform(random)) - sums.begin());
             const std::uint64_t scattered = rank * 0x9E3779B97F4A7C15U;  // popular keys are no neighbours
             if constexpr (std::is_same_v<Key, std::string>)
                 key = "key" + std::to_string(scattered % 999'999'999'989U);

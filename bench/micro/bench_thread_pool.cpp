@@ -16,8 +16,8 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <type_traits>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 

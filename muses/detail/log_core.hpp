@@ -1,4 +1,4 @@
-// The thread behind a logger: takes records from the ring, formats them, and hands them to the sinks in batches.
+// The thread behind a logger: takes records from the ring in batches, and has them written.
 //
 // How a flush cannot be lost: it is not an element of the ring. flush() takes a ticket; the thread, once it has seen the ticket,
 // takes as many records as the ring can hold, or finds the ring empty, whichever comes first. Either way every record that was in the
@@ -18,12 +18,8 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
-#include <iterator>
 #include <memory>
 #include <mutex>
-#include <string>
-#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -32,7 +28,7 @@
 #include "muses/detail/duration.hpp"
 #include "muses/detail/log_ring.hpp"
 #include "muses/detail/log_sinks.hpp"
-#include "muses/detail/log_text.hpp"
+#include "muses/detail/log_writer.hpp"
 #include "muses/detail/stop_token.hpp"
 
 namespace muses {
@@ -102,7 +98,7 @@ public:
     void add_sink(std::unique_ptr<LogSink> sink) {
         if (inherited()) return;
         const std::lock_guard lock(mutex_);
-        new_sinks_.push_back(Sink{std::move(sink)});
+        new_sinks_.push_back(std::move(sink));
     }
 
     void reopen() {
@@ -152,7 +148,7 @@ public:
 
     [[nodiscard]] LogStats stats() const noexcept {
         // Relaxed: counters, each exact by itself.
-        return {written_.load(std::memory_order_relaxed), dropped(), sink_errors_.load(std::memory_order_relaxed)};
+        return {written_.load(std::memory_order_relaxed), dropped(), writer_.errors()};
     }
 
     [[nodiscard]] bool on_own_thread() const noexcept { return current_ == this; }
@@ -187,11 +183,6 @@ private:
         });
         if (error != 0) throw std::system_error(error, std::generic_category(), "muses::Logger: pthread_atfork");
     }
-
-    struct Sink {
-        std::unique_ptr<LogSink> sink;
-        bool failure_told = false;
-    };
 
     // ---- on other threads ----
 
@@ -244,120 +235,30 @@ private:
         bool stopping = false;
         try {
             const std::lock_guard lock(mutex_);
-            if (!new_sinks_.empty()) {
-                sinks_.reserve(sinks_.size() + new_sinks_.size());  // before anything is moved
-                std::move(new_sinks_.begin(), new_sinks_.end(), std::back_inserter(sinks_));
-                new_sinks_.clear();
-            }
+            if (!new_sinks_.empty()) writer_.add(new_sinks_);
             reopen = std::exchange(reopen_, false);
             stopping = stop_;
             newest_ticket_ = flush_wanted_;
             if (sleep_.stop_requested()) sleep_ = stop_source();
         } catch (...) {  // no memory: tried again next time
         }
-        if (reopen) for_each_sink([](LogSink& sink) { sink.reopen(); });
+        if (reopen) writer_.reopen();
         return stopping;
     }
 
     /// Writes the batch, tells of losses, and flushes the sinks.
     void deliver() noexcept {
-        for (const LogRecord& record : batch_) deliver(record);
-        const bool told = tell_losses();
-        if (told || !batch_.empty()) for_each_sink([](LogSink& sink) { sink.flush(); });
-        batch_.clear();
-    }
-
-    void deliver(const LogRecord& record) noexcept {
-        try {
-            message_.clear();
-            record.render(message_);
-            if (record.suppressed() != 0) {
-                message_ += " (";
-                message_ += std::to_string(record.suppressed());
-                message_ += " similar lines held back)";
-            }
-            write(record.level(), record.time_ns(), record.thread(), message_);
-            written_.fetch_add(1, std::memory_order_relaxed);  // relaxed: a counter guards nothing
-        } catch (...) {                                        // no memory for the text
-            count_lost(1);
+        for (const LogRecord& record : batch_) {
+            if (writer_.write(record))
+                written_.fetch_add(1, std::memory_order_relaxed);  // relaxed: a counter guards nothing
+            else
+                count_lost(1);
         }
-    }
-
-    void write(LogLevel level, std::int64_t time_ns, std::uint32_t thread, std::string_view message) {
-        const LogEntry entry = compose(level, time_ns, thread, message);
-        for_each_sink([&](LogSink& sink) { sink.write(entry); });
-    }
-
-    /// The entry's views are valid until the next call.
-    LogEntry compose(LogLevel level, std::int64_t time_ns, std::uint32_t thread, std::string_view message) {
-        const std::string_view time = time_text_(time_ns);
-        line_ = time;
-        line_ += ' ';
-        line_ += log_level_column(level);
-        line_ += " [";
-        line_ += std::to_string(thread);
-        line_ += "] ";
-        append_escaped(line_, message);
-        return {level, time_ns, thread, time, message, line_};
-    }
-
-    /// Writes a line about what was lost since the last one. True when there was something to tell.
-    bool tell_losses() noexcept {
         const std::uint64_t lost = dropped();
-        if (lost == losses_told_) return false;
-        try {
-            const std::string text = std::to_string(lost - losses_told_) + " log lines were dropped here";
-            write(LogLevel::Warn, log_wall_clock(), log_thread_id(), text);
-            losses_told_ = lost;
-        } catch (...) {  // no memory: told with the next ones
-            return false;
-        }
-        return true;
-    }
-
-    /// Calls f on every sink; one that throws keeps nothing from the others.
-    template <class F>
-    void for_each_sink(F&& f) noexcept {
-        for (Sink& sink : sinks_) {
-            try {
-                f(*sink.sink);
-            } catch (const std::exception& e) {
-                count_failure(sink, e.what());
-            } catch (...) {
-                count_failure(sink, "unknown exception");
-            }
-        }
-    }
-
-    /// Counts; the first time also tells the other sinks, or standard error when there is none that takes it.
-    void count_failure(Sink& failed, const char* what) noexcept {
-        sink_errors_.fetch_add(1, std::memory_order_relaxed);  // relaxed: a counter guards nothing
-        if (std::exchange(failed.failure_told, true)) return;
-        try {
-            const std::string message = std::string("a log sink has failed: ") + what + " (later failures are only counted)";
-            LogTimeText time_text;  // the members are in use: a line is on its way
-            std::string line(time_text(log_wall_clock()));
-            const std::string time = line;
-            line += " ERROR [" + std::to_string(log_thread_id()) + "] ";
-            append_escaped(line, message);
-            const LogEntry entry{LogLevel::Error, log_wall_clock(), log_thread_id(), time, message, line};
-            bool taken = false;
-            for (Sink& other : sinks_) {
-                if (&other == &failed || other.failure_told) continue;
-                try {
-                    other.sink->write(entry);
-                    other.sink->flush();  // this may be the flush of the last batch for a while
-                    taken = true;
-                } catch (const std::exception& e) {
-                    count_failure(other, e.what());  // not deep: each sink tells of itself once
-                } catch (...) {
-                    count_failure(other, "unknown exception");
-                }
-            }
-            line += '\n';
-            if (!taken && ::write(STDERR_FILENO, line.data(), line.size()) < 0) return;  // nobody left to tell
-        } catch (...) {                                                                  // no memory for the report; it is counted
-        }
+        const bool told = lost != losses_told_ && writer_.write_loss(lost - losses_told_);
+        if (told) losses_told_ = lost;  // else, without memory, with the next ones
+        if (told || !batch_.empty()) writer_.flush();
+        batch_.clear();
     }
 
     /// See the top of the file. `taken` records have left the ring since the last call, all of them delivered by now.
@@ -436,12 +337,11 @@ private:
 
     // Written by the logger's thread, for each line.
     alignas(kCacheLine) std::atomic<std::uint64_t> written_{0};
-    std::atomic<std::uint64_t> sink_errors_{0};
 
     std::mutex mutex_;                  // guards what follows, up to the next blank line; never held while a sink runs
     std::condition_variable changed_;   // flushed_ or ended_
     std::condition_variable nap_over_;  // called_
-    std::vector<Sink> new_sinks_;
+    std::vector<std::unique_ptr<LogSink>> new_sinks_;
     bool joinable_ = true;            // thread_ is neither joined nor detached
     stop_source sleep_;               // a stop ends the thread's sleep; renewed after each
     std::uint64_t flush_wanted_ = 0;  // the last ticket drawn
@@ -456,11 +356,8 @@ private:
     std::shared_ptr<LogCore> self_;  // on its way to the thread
 
     // The logger's thread only.
-    std::vector<Sink> sinks_;
+    LogWriter writer_;
     std::vector<LogRecord> batch_;
-    std::string message_;
-    std::string line_;
-    LogTimeText time_text_;
     std::uint64_t losses_told_ = 0;
     std::uint64_t newest_ticket_ = 0;
     std::uint64_t ticket_in_work_ = 0;

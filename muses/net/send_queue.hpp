@@ -61,13 +61,6 @@ public:
         return FlushResult::Drained;
     }
 
-    /// Forgets everything unsent.
-    void clear() noexcept {
-        payloads_.clear();
-        first_ = segment_ = 0;
-        offset_ = unsent_ = 0;
-    }
-
 private:
     static constexpr std::size_t kMaxPieces = 64;
     static constexpr std::size_t kKeptPayloads = 2;  // room that a drained queue keeps, so that the next answer allocates nothing
