@@ -223,10 +223,10 @@ int run(int argc, const char* const* argv) {
     (void)settings.number("--port", 0, 65535);  // before the folder is touched
 
     std::string root;
-    muses::StaticFiles files = open_root(settings, root);
+    const muses::StaticFiles files = open_root(settings, root);
     options.max_connections = connections_that_fit(options.max_connections);
     const muses::TCPListener listener = listen(settings);
-    muses::ReactorPool pool(*listener.get_listener(), std::move(files), reactors, workers, std::move(options));
+    muses::ReactorPool pool(*listener.get_listener(), files, reactors, workers, std::move(options));
     pool.start();
 
     std::printf("%s: serving %s at %s\n", kProgram, root.c_str(), url_of(settings, listener).c_str());
@@ -239,6 +239,7 @@ int run(int argc, const char* const* argv) {
     std::signal(SIGINT, exit_at_once);
     std::signal(SIGHUP, SIG_IGN);
     ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+    files.close_connections();
     pool.stop();
     return 0;
 }

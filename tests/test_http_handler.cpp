@@ -224,6 +224,21 @@ TEST_CASE("http_handler: the connection stays or ends as the client wishes") {
     }
 }
 
+TEST_CASE("http_handler: a server that is about to stop says so in every answer") {
+    const TempDir dir;
+    dir.write("a", "kept");
+    const StaticFiles files(options_for(dir));
+    const StaticFiles copy = files;
+    CHECK(get(files, "/a").keep_alive);
+    copy.close_connections();
+    for (const std::string_view target : {"/a", "/none"}) {
+        const Answer answer = get(files, target);
+        CHECK_FALSE(answer.keep_alive);
+        CHECK(answer.field("Connection") == "close");
+    }
+    CHECK(get(files, "/a").body == "kept");
+}
+
 TEST_CASE("http_handler: a client that has the file is told so") {
     const TempDir dir;
     dir.write("small.txt", "small");

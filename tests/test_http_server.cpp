@@ -466,8 +466,14 @@ TEST_CASE("http_server: SIGTERM lets what was begun end whole and then exits wit
         busy.send(get("/large"));
         std::string response = busy.receive(1000);
         CHECK(!response.empty());
+        Client begun(server.port);
+        begun.send("GET /none HTTP/1.1\r\n");
         server.signal(signal);
         CHECK(idle.receive() == "");  // an idle connection is closed
+        begun.send("Host: x\r\n\r\n");
+        const std::string last = begun.receive_all();  // a request that had begun to arrive is answered, as the last one
+        CHECK(last.starts_with("HTTP/1.1 404 "));
+        CHECK(last.find("\r\nConnection: close\r\n") != std::string::npos);
         CHECK(eventually([&] { return !Client(server.port).connected(); }));
         CHECK(!server.ended());
         response += busy.receive_all();

@@ -1,6 +1,7 @@
 // Static files behind a ReactorPool: StaticFiles, and the HttpContext façade over one of them.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <expected>
 #include <memory>
@@ -44,14 +45,14 @@ public:
     [[nodiscard]] static std::expected<StaticFiles, std::error_code> open(StaticFilesOptions options) {
         auto root = FileRoot::open(options.root, options.resolver);
         if (!root) return std::unexpected(root.error());
-        return StaticFiles(std::make_shared<http::FileService>(*std::move(root), std::move(options)));
+        return StaticFiles(std::make_shared<Shared>(*std::move(root), std::move(options)));
     }
 
     /// One complete HTTP/1.1 message -> its answer, or the work that makes it.
     [[nodiscard]] InlineResult operator()(std::string_view message) const {
         const auto request = http::parse_request(message);
         if (!request) return refused(message, request.error());
-        if (auto response = files_->try_respond(*request)) return encoded(*std::move(response), *request);
+        if (auto response = shared_->files.try_respond(*request)) return encoded(*std::move(response), *request);
         return Blocking([files = *this, bytes = std::string(message)] { return files.answer(bytes); });
     }
 
@@ -59,24 +60,38 @@ public:
     [[nodiscard]] HandlerResult answer(std::string_view message) const {
         const auto request = http::parse_request(message);
         if (!request) return refused(message, request.error());
-        return encoded(files_->respond(*request), *request);
+        return encoded(shared_->files.respond(*request), *request);
     }
 
     /// The semantic layer alone, for routers and other codecs; may wait for the file system.
-    [[nodiscard]] http::Response respond(const http::Request& request) const { return files_->respond(request); }
+    [[nodiscard]] http::Response respond(const http::Request& request) const { return shared_->files.respond(request); }
 
-    [[nodiscard]] StaticFilesStats stats() const { return files_->stats(); }
+    /// From now on every answer is the last one on its connection and says so (Connection: close, RFC 9112 section 9.6): for a server
+    /// that is about to stop.
+    void close_connections() const noexcept {
+        shared_->closing.store(
+            true, std::memory_order_relaxed);  // relaxed: an answer that misses it by a moment is as good as an earlier one
+    }
+
+    [[nodiscard]] StaticFilesStats stats() const { return shared_->files.stats(); }
 
 private:
-    explicit StaticFiles(std::shared_ptr<http::FileService> files) noexcept : files_(std::move(files)) {}
+    struct Shared {
+        Shared(FileRoot root, StaticFilesOptions options) : files(std::move(root), std::move(options)) {}
+        http::FileService files;
+        std::atomic<bool> closing{false};
+    };
+
+    explicit StaticFiles(std::shared_ptr<Shared> shared) noexcept : shared_(std::move(shared)) {}
 
     static StaticFiles or_throw(std::expected<StaticFiles, std::error_code> opened) {
         if (!opened) throw std::system_error(opened.error(), "muses::StaticFiles: the root cannot be opened");
         return *std::move(opened);
     }
 
-    static HandlerResult encoded(http::Response response, const http::Request& request) {
+    [[nodiscard]] HandlerResult encoded(http::Response response, const http::Request& request) const {
         HandlerResult result;
+        if (shared_->closing.load(std::memory_order_relaxed)) response.close = true;  // relaxed: see close_connections()
         result.response = http::encode(std::move(response), request, result.keep_alive);
         return result;
     }
@@ -88,7 +103,7 @@ private:
         return {std::move(text), false};
     }
 
-    std::shared_ptr<http::FileService> files_;
+    std::shared_ptr<Shared> shared_;
 };
 
 /// What: one StaticFiles for the whole process, for handlers that are plain functions.
