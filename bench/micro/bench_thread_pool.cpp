@@ -211,7 +211,7 @@ void loop(benchmark::State& state) {
     P pool(2);
     const auto n = static_cast<std::size_t>(state.range(0));
     std::vector<float> out(n);
-    for (auto _ : state) pool.loop(n, [&](std::size_t i) { out[i] = static_cast<float>(i) * 0.5F; });
+    for (auto _ : state) pool.loop(n, [&](std::size_t i) { out[i] = out[i] * 0.5F + 1.0F; });
     benchmark::DoNotOptimize(out.data());
 }
 
