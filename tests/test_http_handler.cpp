@@ -267,6 +267,73 @@ TEST_CASE("http_handler: a client that has the file is told so") {
     }
 }
 
+TEST_CASE("http_handler: a range of a small or a large file is answered with its bytes") {
+    const TempDir dir;
+    std::string large;
+    for (int i = 0; large.size() < 200'000; ++i) large += std::to_string(i) + " ";
+    dir.write("small.txt", "0123456789");
+    dir.write("large.txt", large);
+    dir.write("empty.txt", "");
+    const StaticFiles files(options_for(dir));
+    for (int round = 0; round < 2; ++round) {  // read from the file, then from what is kept
+        Answer part = get(files, "/small.txt", "Range: bytes=2-4\r\n");
+        CHECK(part.status == 206);
+        CHECK(part.body == "234");
+        CHECK(part.field("Content-Length") == "3");
+        CHECK(part.field("Content-Range") == "bytes 2-4/10");
+        CHECK(part.field("Content-Type") == "text/plain; charset=utf-8");
+        CHECK(part.field("ETag") == get(files, "/small.txt").field("ETag"));
+        CHECK(part.keep_alive);
+        CHECK(get(files, "/small.txt", "Range: bytes=-3\r\n").body == "789");
+        CHECK(get(files, "/small.txt").field("Accept-Ranges") == "bytes");
+
+        part = get(files, "/large.txt", "Range: bytes=150000-150099\r\n");
+        CHECK(part.status == 206);
+        CHECK(part.body == large.substr(150'000, 100));
+        CHECK(part.by_kernel);
+        CHECK(get(files, "/large.txt", "Range: bytes=199990-\r\n").body == large.substr(199'990));
+
+        const Answer parts = get(files, "/large.txt", "Range: bytes=0-9,100000-100009\r\n");
+        CHECK(parts.status == 206);
+        CHECK(parts.field("Content-Type").starts_with("multipart/byteranges; boundary="));
+        CHECK(parts.body.find("\r\n\r\n" + large.substr(0, 10) + "\r\n--") != std::string::npos);
+        CHECK(parts.body.find("\r\n\r\n" + large.substr(100'000, 10) + "\r\n--") != std::string::npos);
+        CHECK(parts.field("Content-Length") == std::to_string(parts.body.size()));
+
+        const Answer none = get(files, "/small.txt", "Range: bytes=10-\r\n");
+        CHECK(none.status == 416);
+        CHECK(none.field("Content-Range") == "bytes */10");
+        CHECK(get(files, "/empty.txt", "Range: bytes=0-\r\n").status == 416);
+        CHECK(get(files, "/small.txt", "Range: bytes=4-2\r\n").body == "0123456789");
+
+        const Answer head = get(files, "/small.txt", "Range: bytes=2-4\r\n", "HEAD");  // only GET has ranges
+        CHECK(head.status == 200);
+        CHECK(head.field("Content-Length") == "10");
+        if (round == 0) wait_until_kept(files, "/small.txt"), wait_until_kept(files, "/large.txt");
+    }
+}
+
+TEST_CASE("http_handler: a range of another version is answered with the whole file") {
+    const TempDir dir;
+    dir.write("a.txt", "0123456789");
+    const StaticFiles files(options_for(dir));
+    const Answer whole = get(files, "/a.txt");
+    const std::string tag = whole.field("ETag");
+    const std::string date = whole.field("Last-Modified");
+    const auto status = [&](const std::string& fields) { return get(files, "/a.txt", "Range: bytes=0-0\r\n" + fields).status; };
+    CHECK(status("If-Range: " + tag + "\r\n") == 206);
+    CHECK(status("If-Range: W/" + tag + "\r\n") == 200);  // strong comparison
+    CHECK(status("If-Range: \"other\"\r\n") == 200);
+    CHECK(status("If-Range: nonsense\r\n") == 200);
+    CHECK(status("If-Range: " + tag + "\r\nIf-Range: " + tag + "\r\n") == 200);
+    CHECK(status("If-Range: Thu, 01 Jan 1970 00:00:00 GMT\r\n") == 200);
+    // A date names a version once its second is over.
+    CHECK(eventually([&] { return status("If-Range: " + date + "\r\n") == 206; }));
+    // Preconditions come first.
+    CHECK(status("If-None-Match: " + tag + "\r\n") == 304);
+    CHECK(status("If-Match: \"other\"\r\n") == 412);
+}
+
 TEST_CASE("http_handler: a directory is redirected to with its query kept and served by its index") {
     const TempDir dir;
     dir.write("sub dir/index.html", "index");

@@ -87,4 +87,22 @@ enum class Precondition : std::uint8_t {
     return Precondition::Holds;
 }
 
+/// Whether Range is to be looked at (RFC 9110 §13.1.5): there is no If-Range, or it names exactly what is there. A date does so only
+/// when it is a strong validator: what was modified in the second of the answer may change within it.
+[[nodiscard]] inline bool if_range_holds(const Request& request, std::string_view tag, std::int64_t modified,
+                                         std::int64_t now) noexcept {
+    bool holds = true;
+    unsigned times = 0;
+    request.fields.for_each("if-range", [&](std::string_view value) {
+        ++times;
+        if (value.starts_with('"') || value.starts_with("W/")) {
+            holds = value == tag && !tag.starts_with("W/");
+        } else {
+            const auto date = muses::detail::parse_http_date(value);
+            holds = date && *date == modified && modified < now;
+        }
+    });
+    return holds && times <= 1;
+}
+
 }  // namespace muses::http

@@ -23,6 +23,7 @@
 #include "muses/detail/imf_date.hpp"
 #include "muses/lru_cache.hpp"
 #include "muses/net/payload.hpp"
+#include "muses/net_components/byte_ranges.hpp"
 #include "muses/net_components/conditional.hpp"
 #include "muses/net_components/file_root.hpp"
 #include "muses/net_components/http_codec.hpp"
@@ -203,12 +204,32 @@ private:
         Response response;
         const ReadyResponse* part = nullptr;
         switch (evaluate_preconditions(request, file->tag, file->modified)) {
-            case Precondition::Holds: part = &file->whole; break;
+            case Precondition::Holds:
+                if (auto partial = answer_range(request, *file)) return *std::move(partial);
+                part = &file->whole;
+                break;
             case Precondition::NotModified: part = &file->not_modified; break;
             case Precondition::Failed: return error_response(Status::PreconditionFailed);
         }
         response.ready = std::shared_ptr<const ReadyResponse>(std::move(file), part);
         return response;
+    }
+
+    // Nothing when the request is for the whole. Only GET has ranges (RFC 9110 §14.2).
+    static std::optional<Response> answer_range(const Request& request, const KnownFile& file) {
+        if (request.method != Method::Get) return std::nullopt;
+        const auto field = request.fields.find("range");
+        if (!field || !if_range_holds(request, file.tag, file.modified, wall_clock() / kSecond)) return std::nullopt;
+        const std::uint64_t size = file.whole.length();
+        const RangeDecision decision = evaluate_range(*field, size);
+        switch (decision.kind) {
+            case RangeDecision::Kind::Whole: return std::nullopt;
+            case RangeDecision::Kind::Unsatisfiable: return range_not_satisfiable(size);
+            case RangeDecision::Kind::Partial: break;
+        }
+        return partial_response(decision.ranges, size, fields_of(file, true), [&](Payload& payload, ByteRange range) {
+            file.whole.append_body(payload, range.first, range.length);
+        });
     }
 
     // Opens, reads and answers. What is read is what the file was at one moment, or it is tried again: a file that is replaced
@@ -328,6 +349,7 @@ private:
         // A date in the future would be a lie to caches (RFC 9110 §8.8.2.1).
         if (file.stamp.modified <= wall_clock()) fields.push_back({"Last-Modified", muses::detail::format_imf_date(file.modified)});
         fields.push_back({"ETag", file.tag});
+        if (with_type) fields.push_back({"Accept-Ranges", "bytes"});
         return fields;
     }
 

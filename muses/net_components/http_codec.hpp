@@ -103,6 +103,15 @@ public:
         return payload;
     }
 
+    /// Bytes in the body.
+    [[nodiscard]] std::uint64_t length() const noexcept { return bytes_ ? bytes_->size() : file_.length; }
+
+    /// Adds a part of the body, which must be there.
+    void append_body(Payload& payload, std::uint64_t offset, std::uint64_t length) const {
+        if (bytes_) payload.append(bytes_, static_cast<std::size_t>(offset), static_cast<std::size_t>(length));
+        if (file_.file) payload.append(FileRange{file_.file, file_.offset + offset, length});
+    }
+
     /// Bytes of memory that it holds, besides the object itself.
     [[nodiscard]] std::size_t weight() const noexcept { return head_.capacity() + (bytes_ ? bytes_->capacity() : 0); }
 
