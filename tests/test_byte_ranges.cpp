@@ -93,7 +93,7 @@ TEST_CASE("byte_ranges: what a Range field asks for") {
         {"bytes=0-9,10-19", 1000, "0+10 10+10"},
         {"bytes=0-9,-10", 1000, "0+10 990+10"},
         // not worth it
-        {"bytes=0-9,5-14", 1000, "whole"},   // overlap
+        {"bytes=0-9,5-14", 1000, "whole"},  // overlap
         {"bytes=0-9,0-9", 1000, "whole"},
         {"bytes=0-,0-,0-,0-", 1000, "whole"},
         {"bytes=90-99,0-9", 1000, "whole"},  // backwards
@@ -125,7 +125,8 @@ TEST_CASE("byte_ranges: parts are never more bytes than the whole") {
             if (decision.kind != Kind::Partial || decision.ranges.size() < 2) continue;
             const std::string content(static_cast<std::size_t>(size), 'x');
             const auto response = muses::http::partial_response(
-                decision.ranges, size, {{"Content-Type", "text/html; charset=utf-8"}}, [&](muses::Payload& payload, ByteRange range) {
+                decision.ranges, size, {{"Content-Type", "text/html; charset=utf-8"}},
+                [&](muses::Payload& payload, ByteRange range) {
                     payload.append(content.substr(static_cast<std::size_t>(range.first), static_cast<std::size_t>(range.length)));
                 });
             CAPTURE(size);

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <format>
 #include <fstream>
@@ -945,15 +947,15 @@ TEST_CASE("logging: a line that a disk took half of does not swallow the next on
         muses::detail::LogFile file(muses::FileSinkOptions{.path = dir / "log"});
         ::signal(SIGXFSZ, SIG_IGN);
         bool threw = false;
-        file.append(std::string(80, 'a'));
-        file.append(std::string(80, 'b'));
+        file.append(std::string(80, 'a'), 0);
+        file.append(std::string(80, 'b'), 0);
         try {
             file.flush();
         } catch (const std::system_error& e) {
             threw = e.code() == std::errc::file_too_large;
         }
         ::truncate((dir / "log").c_str(), 90);  // somebody has made room
-        file.append("c");
+        file.append("c", 0);
         file.flush();
         ::_exit(threw ? 0 : 8);
     }
@@ -1008,18 +1010,18 @@ TEST_CASE("logging: a file is appended to and rotated exactly at its size") {
     const std::string path = dir / "log";
     std::ofstream(path) << "old\n";
     muses::detail::LogFile file(muses::FileSinkOptions{.path = path, .max_bytes = 12, .keep = 2});
-    file.append("seven77");  // 4 + 8 = 12: fits exactly
+    file.append("seven77", 0);  // 4 + 8 = 12: fits exactly
     file.flush();
     CHECK(read_file(path) == "old\nseven77\n");
     CHECK_FALSE(std::filesystem::exists(path + ".1"));
-    file.append("x");           // one byte too many
-    file.append("0123456789");  // does not fit either
+    file.append("x", 0);           // one byte too many
+    file.append("0123456789", 0);  // does not fit either
     file.flush();
     CHECK(read_file(path + ".2") == "old\nseven77\n");
     CHECK(read_file(path + ".1") == "x\n");
     CHECK(read_file(path) == "0123456789\n");
-    file.append("a line longer than a whole file");
-    file.append("y");
+    file.append("a line longer than a whole file", 0);
+    file.append("y", 0);
     file.flush();
     CHECK(read_file(path) == "y\n");
     CHECK(read_file(path + ".1") == "a line longer than a whole file\n");
@@ -1031,10 +1033,56 @@ TEST_CASE("logging: keep 0 begins anew and keeps no older file") {
     TempDir dir;
     const std::string path = dir / "log";
     muses::detail::LogFile file(muses::FileSinkOptions{.path = path, .max_bytes = 4, .keep = 0});
-    for (const char* line : {"aaa", "bbb", "ccc"}) file.append(line);
+    for (const char* line : {"aaa", "bbb", "ccc"}) file.append(line, 0);
     file.flush();
     CHECK(read_file(path) == "ccc\n");
     CHECK(std::distance(std::filesystem::directory_iterator(dir.path()), std::filesystem::directory_iterator()) == 1);
+}
+
+TEST_CASE("logging: with daily rotation a file holds the lines of one day") {
+    constexpr std::int64_t kDay = std::int64_t{86'400} * 1'000'000'000;
+    TempDir dir;
+    const std::string path = dir / "log";
+    const muses::FileSinkOptions options{.path = path, .keep = 3, .daily = true};
+    {
+        muses::detail::LogFile file(options);
+        file.append("first", 20'000 * kDay);
+        file.append("last", 20'001 * kDay - 1);
+        file.append("midnight", 20'001 * kDay);
+        file.append("the clock was set back", 20'000 * kDay + 5);
+        file.append("weeks later", 20'030 * kDay);
+        file.flush();
+    }
+    CHECK(read_file(path + ".2") == "first\nlast\n");
+    CHECK(read_file(path + ".1") == "midnight\nthe clock was set back\n");
+    CHECK(read_file(path) == "weeks later\n");
+    // A program that starts anew goes by the day on which the file was last written.
+    const timespec written{.tv_sec = std::time_t{20'030} * 86'400 + 3600, .tv_nsec = 0};
+    const timespec times[] = {written, written};
+    REQUIRE(::utimensat(AT_FDCWD, path.c_str(), times, 0) == 0);
+    muses::detail::LogFile file(options);
+    file.append("today", 20'031 * kDay - 1);
+    file.append("tomorrow", 20'031 * kDay);
+    file.append("before 1970 is long ago", -1);
+    file.flush();
+    CHECK(read_file(path + ".1") == "weeks later\ntoday\n");
+    CHECK(read_file(path) == "tomorrow\nbefore 1970 is long ago\n");
+    CHECK(std::filesystem::exists(path + ".3"));
+}
+
+TEST_CASE("logging: size and day rotate side by side") {
+    constexpr std::int64_t kDay = std::int64_t{86'400} * 1'000'000'000;
+    TempDir dir;
+    const std::string path = dir / "log";
+    muses::detail::LogFile file(muses::FileSinkOptions{.path = path, .max_bytes = 4, .keep = 5, .daily = true});
+    file.append("a", 0);
+    file.append("b", 1);
+    file.append("c", 2);     // too large for the first
+    file.append("d", kDay);  // another day
+    file.flush();
+    CHECK(read_file(path + ".2") == "a\nb\n");
+    CHECK(read_file(path + ".1") == "c\n");
+    CHECK(read_file(path) == "d\n");
 }
 
 TEST_CASE("logging: rotation loses no line and makes no file too large") {

@@ -1,4 +1,4 @@
-// Writing lines to descriptors: a buffer that survives short writes and full disks, and a file that rotates by size.
+// Writing lines to descriptors: a buffer that survives short writes and full disks, and a file that rotates by size and by day.
 #pragma once
 
 #include <fcntl.h>
@@ -22,8 +22,9 @@ namespace muses {
 /// Where a file sink writes, and when it begins a new file.
 struct FileSinkOptions {
     std::string path;             ///< created when missing, appended to when there; its folder must exist
-    std::uint64_t max_bytes = 0;  ///< a file does not grow above this, unless one line alone is longer; 0 = never rotates
+    std::uint64_t max_bytes = 0;  ///< a file does not grow above this, unless one line alone is longer; 0 = no limit
     std::uint32_t keep = 5;       ///< older files kept as path.1 (the youngest) to path.keep; 0 = none
+    bool daily = false;           ///< a file holds lines of one day only; a day is that of the lines' time stamps, UTC
 };
 
 namespace detail {
@@ -83,7 +84,7 @@ private:
     bool torn_ = false;
 };
 
-/// What: an append-only file of lines with rotation by size.
+/// What: an append-only file of lines with rotation by size and by day.
 /// Complexity: a line is a copy; one system call per 64 KiB or flush(). A rotation is one rename per kept file.
 /// Threads: one at a time.
 /// Lifetime: the descriptor is open from construction to destruction; what was not flushed by then is lost.
@@ -99,12 +100,16 @@ public:
     LogFile& operator=(const LogFile&) = delete;
     ~LogFile() { ::close(fd_); }
 
-    /// Adds one line (without its newline). Throws std::system_error when a write or a rotation fails; the line itself is then
-    /// in the buffer all the same, for the file that is open.
-    void append(std::string_view line) {
+    /// Adds one line (without its newline), logged at `time_ns` (nanoseconds since 1970). Throws std::system_error when a write or a
+    /// rotation fails; the line itself is then in the buffer all the same, for the file that is open.
+    void append(std::string_view line, std::int64_t time_ns) {
         std::error_code trouble;
-        if (limited() && size_ + buffer_.size() + line.size() + 1 > rotate_above_ && size_ + buffer_.size() != 0)
-            trouble = rotate();
+        const bool empty = size_ + buffer_.size() == 0;
+        const std::int64_t day = day_of(time_ns);
+        const bool full = options_.max_bytes != 0 && size_ + buffer_.size() + line.size() + 1 > rotate_above_;
+        const bool over = options_.daily && day > day_;  // a clock that was set back does not begin a file
+        if (regular_ && !empty && (full || over)) trouble = rotate();
+        if (empty || over) day_ = day;  // after a rotation that failed, too: the next attempt is due tomorrow
         buffer_.append(line);
         if (trouble) throw std::system_error(trouble, "rotating " + options_.path);
         if (buffer_.size() >= LogBuffer::kFlushAt) flush();
@@ -124,7 +129,11 @@ public:
     }
 
 private:
-    [[nodiscard]] bool limited() const noexcept { return options_.max_bytes != 0 && regular_; }
+    static constexpr std::int64_t kNsPerDay = std::int64_t{86'400} * 1'000'000'000;
+
+    [[nodiscard]] static std::int64_t day_of(std::int64_t time_ns) noexcept {
+        return time_ns / kNsPerDay - (time_ns % kNsPerDay < 0 ? 1 : 0);
+    }
 
     void open() {
         const int fd = ::open(options_.path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
@@ -137,6 +146,8 @@ private:
         regular_ = known && S_ISREG(status.st_mode);
         size_ = regular_ ? static_cast<std::uint64_t>(status.st_size) : 0;
         rotate_above_ = options_.max_bytes;
+        // What is in it was written by the day of its last change. Of an empty file the first line says the day.
+        if (regular_ && size_ != 0) day_ = std::int64_t{status.st_mtime} / 86'400;
     }
 
     std::error_code try_flush() {
@@ -149,7 +160,7 @@ private:
     }
 
     /// Begins a new file. On an error lines go on into the open one, and the next attempt waits until that has grown by another
-    /// max_bytes: a folder that cannot be written must not cost a rename per line.
+    /// max_bytes, or for the next day: a folder that cannot be written must not cost a rename per line.
     std::error_code rotate() {
         std::error_code trouble = try_flush();
         if (const std::error_code refused = move_aside()) {
@@ -186,6 +197,7 @@ private:
     LogBuffer buffer_;
     std::uint64_t size_ = 0;          // bytes in the open file, as far as we wrote them
     std::uint64_t rotate_above_ = 0;  // max_bytes, or more after a rotation that failed
+    std::int64_t day_ = 0;            // of the lines in the open file, counted from 1970; meaningless while it is empty
     int fd_ = -1;
     bool regular_ = false;
 };

@@ -48,7 +48,7 @@ public:
     /// Opens the file. Throws std::invalid_argument for an empty path and std::system_error when the file cannot be opened.
     explicit FileSink(FileSinkOptions options) : file_(std::move(options)) {}
 
-    void write(const LogEntry& entry) override { file_.append(entry.line); }
+    void write(const LogEntry& entry) override { file_.append(entry.line, entry.time_ns); }
     void flush() override { file_.flush(); }
     void reopen() override { file_.reopen(); }
 
@@ -76,7 +76,7 @@ public:
         text_ += R"(,"message":")";
         detail::append_json_escaped(text_, entry.message);
         text_ += R"("})";
-        file_.append(text_);
+        file_.append(text_, entry.time_ns);
     }
     void flush() override { file_.flush(); }
     void reopen() override { file_.reopen(); }

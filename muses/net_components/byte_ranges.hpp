@@ -118,7 +118,8 @@ inline constexpr std::uint64_t kPartOverhead = 256;
 
 /// The value of Content-Range: "bytes 0-99/1234".
 [[nodiscard]] inline std::string content_range(ByteRange range, std::uint64_t size) {
-    return "bytes " + std::to_string(range.first) + "-" + std::to_string(range.first + range.length - 1) + "/" + std::to_string(size);
+    return "bytes " + std::to_string(range.first) + "-" + std::to_string(range.first + range.length - 1) + "/" +
+           std::to_string(size);
 }
 
 /// The response to a range that is not there: 416 with the size, so that the client knows better.
