@@ -34,9 +34,9 @@ struct LoggerOptions {
 /// What: takes lines from any thread and hands them, formatted, to its sinks on a thread of its own.
 /// Complexity: a line costs the copy of its arguments and a push into a bounded ring; no allocation up to 143 bytes of arguments.
 /// Threads: any, at the same time; construction and destruction excepted. Lines of one thread keep their order.
-/// Lifetime: the destructor is stop(). Nothing may be logged once it has begun; default_logger() has no such moment. In a child of
-/// fork() a logger of the parent writes nothing: lines logged there count as dropped, flush() returns false at once, add_sink() and
-/// reopen() do nothing. The child may destroy it, and exit: no line of the parent is written there. It may make a logger of its own.
+/// Lifetime: the destructor is stop(). Nothing may be logged once it has begun; default_logger() has no such moment. A child of fork()
+/// logs with its copy of the logger as the parent does, through the same sinks; no line of the parent is written there. Only where
+/// a sink was stuck at the fork, or has called fork() itself, the child's lines count as dropped and flush() returns false.
 /// Limits: LoggerOptions. Under DropOldest and DropNew a line never waits; losses are counted and written into the log. A logger
 /// without sinks formats and forgets.
 class Logger final : public LogTarget {
@@ -49,11 +49,11 @@ public:
     }
 
     ~Logger() {
+        core_->stop();
         if (core_->inherited()) {
             detail::LogCore::abandon(std::move(core_));
             return;
         }
-        core_->stop();
         core_->detach();  // of use only when a sink destroys its own logger
     }
 
@@ -65,7 +65,7 @@ public:
 
     /// Waits until every line logged before (by this thread, or by others whose call happened before this one) has been handed to
     /// the sinks and these were flushed, or dropped and counted. False when `timeout` came first (a sink is slow), or when called
-    /// by a sink of this logger or in a forked child. Lines logged meanwhile do not delay it beyond one content of the ring.
+    /// by a sink of this logger. Lines logged meanwhile do not delay it beyond one content of the ring.
     template <class Rep, class Period>
     bool flush(std::chrono::duration<Rep, Period> timeout) {
         return core_->flush(detail::deadline_after(timeout));

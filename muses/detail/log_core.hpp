@@ -6,6 +6,10 @@
 //
 // How the thread sleeps: after work it naps, for longer and longer, without anybody having to wake it, so that a burst of lines
 // pays for no wake-up. Only after some idle milliseconds does it wait in the ring's wait_pop(), and the next line wakes it.
+//
+// How a child of fork() logs: the thread did not come along, and the ring may be in the middle of something. So the core stays as it
+// is, for ever, and its first line in the child makes an heir: a new core that takes the sinks over. That they are whole, and hold no
+// line of the parent, is what before_fork() waits for.
 #pragma once
 
 #include <pthread.h>
@@ -18,6 +22,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <system_error>
@@ -26,9 +31,11 @@
 
 #include "muses/detail/cache_line.hpp"
 #include "muses/detail/duration.hpp"
+#include "muses/detail/log_fork.hpp"
 #include "muses/detail/log_ring.hpp"
 #include "muses/detail/log_sinks.hpp"
 #include "muses/detail/log_writer.hpp"
+#include "muses/detail/overflow_policy.hpp"
 #include "muses/detail/stop_token.hpp"
 
 namespace muses {
@@ -48,16 +55,19 @@ namespace detail {
 /// Threads: any, except where said.
 /// Lifetime: shared by the Logger and the thread, so that a sink may let go of the Logger it is called by.
 /// Limits: the ring's capacity; kBatch records are taken out of it at a time.
-class LogCore {
+class LogCore final : private ForkWatcher {
 public:
-    LogCore(std::size_t capacity, OverflowPolicy overflow) : capacity_(capacity), ring_(capacity, overflow) {
+    LogCore(std::size_t capacity, OverflowPolicy overflow) : capacity_(capacity), overflow_(overflow), ring_(capacity, overflow) {
         batch_.reserve(kBatch);
     }
+    LogCore(const LogCore&) = delete;
+    LogCore& operator=(const LogCore&) = delete;
+    ~LogCore() { ForkWatch::remove(*this); }
 
     /// Starts the thread, once. It takes no signals of the process (a broken pipe is an error of a sink, not the end of the program).
     /// Throws std::system_error when the system refuses a thread.
     static void start(const std::shared_ptr<LogCore>& core) {
-        watch_forks();
+        ForkWatch::add(*core);
         sigset_t signals;
         sigset_t before;
         ::sigfillset(&signals);
@@ -80,9 +90,9 @@ public:
 
     /// Takes a record; what is lost for it is counted.
     void submit(LogRecord&& record) noexcept {
-        if (forks_before_ != forks_.load(std::memory_order_relaxed)) [[unlikely]] {  // relaxed: written where there is one thread
-            count_lost(1);  // in a child nobody takes anything out of the ring
-            return;
+        if (inherited()) [[unlikely]] {
+            LogCore* const to = heir();
+            return to != nullptr ? to->submit(std::move(record)) : count_lost(1);
         }
         const std::uint64_t lost = ring_.push(std::move(record), [this] { return can_wait(); });
         if (lost != 0) [[unlikely]]
@@ -96,13 +106,19 @@ public:
     }  // relaxed: guards nothing
 
     void add_sink(std::unique_ptr<LogSink> sink) {
-        if (inherited()) return;
+        if (inherited()) {
+            if (LogCore* const to = heir()) to->add_sink(std::move(sink));
+            return;
+        }
         const std::lock_guard lock(mutex_);
         new_sinks_.push_back(std::move(sink));
     }
 
     void reopen() {
-        if (inherited()) return;
+        if (inherited()) {
+            if (LogCore* const to = heir()) to->reopen();
+            return;
+        }
         const std::lock_guard lock(mutex_);
         reopen_ = true;
         call_thread();
@@ -110,7 +126,11 @@ public:
 
     /// False when the deadline came first, or on the logger's own thread, which cannot wait for itself.
     bool flush(SteadyTime deadline) {
-        if (on_own_thread() || inherited()) return false;
+        if (inherited()) {
+            LogCore* const to = heir_.get();
+            return to != nullptr ? to->flush(deadline) : heir_.pending();  // pending: nothing was logged in this process
+        }
+        if (on_own_thread()) return false;
         std::unique_lock lock(mutex_);
         const std::uint64_t ticket = ++flush_wanted_;
         call_thread();
@@ -122,7 +142,11 @@ public:
 
     /// Returns when everything that was logged before is written and the thread has ended; on the logger's own thread at once.
     void stop() {
-        if (inherited()) return;
+        if (inherited()) {
+            heir_.renounce();
+            if (LogCore* const to = heir_.get()) to->stop();
+            return;
+        }
         bool join = false;
         {
             std::unique_lock lock(mutex_);
@@ -144,17 +168,29 @@ public:
 
     /// From now on each line is written before submit() returns, if that takes no longer than a second: for the last moments of the
     /// process, in which no later flush may come.
-    void set_synchronous() noexcept { synchronous_.store(true, std::memory_order_relaxed); }  // relaxed: no data goes with it
+    void set_synchronous() noexcept {
+        synchronous_.store(true, std::memory_order_relaxed);  // relaxed: no data goes with it
+        if (!inherited()) return;
+        if (LogCore* const to = heir_.get()) to->set_synchronous();
+    }
 
     [[nodiscard]] LogStats stats() const noexcept {
         // Relaxed: counters, each exact by itself.
-        return {written_.load(std::memory_order_relaxed), dropped(), writer_.errors()};
+        LogStats sums{written_.load(std::memory_order_relaxed), dropped(), writer_.errors()};
+        if (!inherited()) return sums;
+        if (const LogCore* const to = heir_.get()) {
+            const LogStats more = to->stats();
+            sums.written += more.written;
+            sums.dropped += more.dropped;
+            sums.sink_errors += more.sink_errors;
+        }
+        return sums;
     }
 
     [[nodiscard]] bool on_own_thread() const noexcept { return current_ == this; }
 
-    /// True in a child that fork() has made after the start: the thread did not come along, and locks may be held by nobody.
-    [[nodiscard]] bool inherited() const noexcept { return ::getpid() != process_; }
+    /// True in a child that fork() has made after the start.
+    [[nodiscard]] bool inherited() const noexcept { return generation_ != ForkWatch::generation(); }
 
     /// For the owner of an inherited core: leaves it alone for good, since what it consists of is in use, by nobody. It stays
     /// reachable, so that no leak is reported.
@@ -176,12 +212,30 @@ private:
         Abandoned* next;
     };
 
-    /// Makes forks_ count. A line must not cost a system call, so it does not ask for the process's number.
-    static void watch_forks() {
-        static const int error = ::pthread_atfork(nullptr, nullptr, [] {
-            forks_.fetch_add(1, std::memory_order_relaxed);  // relaxed: the child has one thread
+    // ---- around a fork ----
+
+    void before_fork() noexcept override {
+        heir_.before_fork(on_own_thread());
+        mutex_.lock();
+    }
+    void after_fork(bool in_child) noexcept override {
+        const bool may_inherit = !stop_;
+        mutex_.unlock();
+        heir_.after_fork(in_child, may_inherit);
+    }
+
+    /// In a child: the core that works in this process, made when there is none; null when there can be none.
+    LogCore* heir() noexcept {
+        return heir_.get([this] {
+            auto made = std::make_shared<LogCore>(capacity_, overflow_);
+            made->new_sinks_ = writer_.take();
+            std::ranges::move(new_sinks_, std::back_inserter(made->new_sinks_));
+            new_sinks_.clear();
+            start(made);
+            if (!joinable_) made->detach();
+            if (synchronous_.load(std::memory_order_relaxed)) made->set_synchronous();  // relaxed: no data goes with it
+            return made;
         });
-        if (error != 0) throw std::system_error(error, std::generic_category(), "muses::Logger: pthread_atfork");
     }
 
     // ---- on other threads ----
@@ -215,11 +269,15 @@ private:
         name_thread();
         // Ends when everything is refused and the ring is empty: then nothing can come any more. What settle() has taken is in the batch.
         for (bool stopping = false; !stopping || !ring_.empty() || !batch_.empty();) {
-            const std::size_t taken = batch_.size() + ring_.pop(batch_, kBatch - batch_.size());
-            // After the pop, so that a line never misses a sink or a reopen that came before it.
-            stopping = take_orders();
-            deliver();
-            complete_flush(taken);
+            std::size_t taken = 0;
+            {
+                const std::lock_guard working(heir_.working());
+                taken = batch_.size() + ring_.pop(batch_, kBatch - batch_.size());
+                // After the pop, so that a line never misses a sink or a reopen that came before it.
+                stopping = take_orders();
+                deliver();
+                complete_flush(taken);
+            }
             settle(taken, stopping);
         }
         {
@@ -322,11 +380,9 @@ private:
 
     inline static thread_local const LogCore* current_ = nullptr;  // the core whose thread this is
 
-    inline static constinit std::atomic<std::uint64_t> forks_{0};  // that lie between the first process with a logger and this one
-
-    const pid_t process_ = ::getpid();
-    const std::uint64_t forks_before_ = forks_.load(std::memory_order_relaxed);  // relaxed: as in submit()
+    const std::uint64_t generation_ = ForkWatch::generation();
     const std::size_t capacity_;
+    const OverflowPolicy overflow_;
     LogRing ring_;
 
     // Read by every line, written once.
@@ -354,6 +410,8 @@ private:
     // Set by start().
     pthread_t thread_{};
     std::shared_ptr<LogCore> self_;  // on its way to the thread
+
+    ForkHeir<LogCore> heir_;
 
     // The logger's thread only.
     LogWriter writer_;

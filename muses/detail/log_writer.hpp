@@ -34,6 +34,15 @@ public:
         sinks.clear();
     }
 
+    /// Gives all sinks away.
+    [[nodiscard]] std::vector<std::unique_ptr<LogSink>> take() {
+        std::vector<std::unique_ptr<LogSink>> sinks;
+        sinks.reserve(sinks_.size());
+        for (Sink& sink : sinks_) sinks.push_back(std::move(sink.sink));
+        sinks_.clear();
+        return sinks;
+    }
+
     /// False when there is no memory for the text.
     bool write(const LogRecord& record) noexcept {
         try {
