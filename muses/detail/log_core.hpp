@@ -271,7 +271,7 @@ private:
         for (bool stopping = false; !stopping || !ring_.empty() || !batch_.empty();) {
             std::size_t taken = 0;
             {
-                const std::lock_guard working(heir_.working());
+                const auto working = heir_.work();
                 taken = batch_.size() + ring_.pop(batch_, kBatch - batch_.size());
                 // After the pop, so that a line never misses a sink or a reopen that came before it.
                 stopping = take_orders();

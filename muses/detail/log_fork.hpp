@@ -106,10 +106,15 @@ private:
 template <class Core>
 class ForkHeir {
 public:
-    /// Held by the owner's thread while it has its hands on what a child would take over.
-    [[nodiscard]] std::mutex& working() noexcept { return working_; }
+    /// Held by the owner's thread while it has its hands on what a child would take over. Lets a fork go first.
+    [[nodiscard]] std::unique_lock<std::mutex> work() {
+        // relaxed: only a hint, without which a thread that is always at work would leave no moment for a fork
+        while (wanted_.load(std::memory_order_relaxed)) std::this_thread::sleep_for(kGlance);
+        return std::unique_lock(working_);
+    }
 
     void before_fork(bool at_work_itself) noexcept {
+        wanted_.store(!at_work_itself, std::memory_order_relaxed);  // relaxed: as in work()
         holds_working_ = !at_work_itself && lock_within_patience(working_);
         holds_mutex_ = lock_within_patience(mutex_);
     }
@@ -122,6 +127,7 @@ public:
         }
         if (holds_mutex_) mutex_.unlock();
         if (holds_working_) working_.unlock();
+        wanted_.store(false, std::memory_order_relaxed);  // relaxed: as in work()
     }
 
     /// In a child: the heir, or what `make()` returns if there is none yet; null when there can be none. What `make` throws leaves none.
@@ -160,16 +166,20 @@ public:
     }
 
 private:
+    static constexpr std::chrono::microseconds kGlance{100};
+    static constexpr int kGlances = 1000;
+
     static bool lock_within_patience(std::mutex& mutex) noexcept {
-        for (int round = 0; round < 500; ++round) {
+        for (int round = 0; round < kGlances; ++round) {
             if (mutex.try_lock()) return true;
-            std::this_thread::sleep_for(std::chrono::microseconds(200));
+            std::this_thread::sleep_for(kGlance);
         }
         return false;
     }
 
     std::mutex working_;
-    mutable std::mutex mutex_;  // guards heir_ and rested_
+    std::atomic<bool> wanted_{false};  // somebody waits for working_, to fork
+    mutable std::mutex mutex_;         // guards heir_ and rested_
     std::shared_ptr<Core> heir_;
     bool rested_ = false;                 // in a child: nobody was at work when it was made, and no heir was asked for yet
     std::atomic<bool> reachable_{false};  // in a child: nobody held mutex_ when it was made
