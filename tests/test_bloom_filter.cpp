@@ -44,7 +44,8 @@ std::vector<std::byte> counters_of(const CountingBloomFilter& filter) {
 
 std::uint64_t sum_of_counters(const CountingBloomFilter& filter) {
     std::uint64_t sum = 0;
-    for (const std::byte byte : counters_of(filter)) sum += (static_cast<unsigned>(byte) & 15U) + (static_cast<unsigned>(byte) >> 4U);
+    for (const std::byte byte : counters_of(filter))
+        sum += (static_cast<unsigned>(byte) & 15U) + (static_cast<unsigned>(byte) >> 4U);
     return sum;
 }
 
@@ -158,7 +159,8 @@ TEST_CASE("bloom_filter: arguments that make no sense are refused before anythin
     constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     CHECK_THROWS_AS(CountingBloomFilter(0, 0.01), std::invalid_argument);
-    for (const double rate : {0.0, -0.0, -0.5, 1.0, 1.5, kNan, kInfinity, -kInfinity, 1e-13, std::numeric_limits<double>::denorm_min()}) {
+    for (const double rate :
+         {0.0, -0.0, -0.5, 1.0, 1.5, kNan, kInfinity, -kInfinity, 1e-13, std::numeric_limits<double>::denorm_min()}) {
         CAPTURE(rate);
         CHECK_THROWS_AS(CountingBloomFilter(100, rate), std::invalid_argument);
     }

@@ -33,7 +33,7 @@ int main() {
         muses::CountingBloomFilter there(10'000, 0.01, /*seed=*/42);
         const std::vector<std::uint64_t> ids{3, 5, 8, 13};
         there.insert_bulk(ids);
-        here.merge(there);                                   // same size, rate and seed: now `here` knows the keys of both
+        here.merge(there);  // same size, rate and seed: now `here` knows the keys of both
         assert(here.estimated_items() == 4);
         const std::vector<std::byte> image = here.serialize();
         const auto back = muses::CountingBloomFilter::deserialize(image);
