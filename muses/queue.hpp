@@ -43,9 +43,10 @@ template <class T>
 class Queue {
     static_assert(std::is_object_v<T> && !std::is_array_v<T> && !std::is_const_v<T> && !std::is_volatile_v<T>,
                   "Queue: the element type must be an object type that is neither an array nor const; wrap it in a struct");
-    static_assert(std::is_nothrow_move_constructible_v<T>,
-                  "Queue: moving an element must not throw, or elements could be lost halfway; declare the move constructor noexcept, or "
-                  "queue std::unique_ptr<T>");
+    static_assert(
+        std::is_nothrow_move_constructible_v<T>,
+        "Queue: moving an element must not throw, or elements could be lost halfway; declare the move constructor noexcept, or "
+        "queue std::unique_ptr<T>");
     static_assert(std::is_nothrow_destructible_v<T>, "Queue: the destructor of an element must not throw");
 
     using Segment = detail::QueueSegment<T>;
@@ -289,16 +290,20 @@ private:
         }
     }
 
-    // Before it sleeps a consumer looks for a while, then lets other threads run, one of which may be the producer: some 10 microseconds,
-    // and a producer that is not slower than that makes no system call.
+    // What a consumer does before it sleeps: looks now and then, later lets other threads run, one of which may be the producer: some 10
+    // microseconds in all. Not too often: each look takes the producers' cache line away from them, and a consumer that is quicker than
+    // they are would slow them down to the speed of that line. Between looks a batch comes together.
     void await_briefly() const noexcept {
-        constexpr int kLooks = 40;
+        constexpr int kFirstPause = 8;
+        constexpr int kLooks = 4;
         constexpr int kYields = 15;
-        for (int i = 0; i < kLooks + kYields && empty() && !closed(); ++i) {
-            if (i < kLooks)
-                detail::cpu_pause();
-            else
+        for (int i = 0; i < kLooks + kYields; ++i) {
+            if (i < kLooks) {
+                for (int pause = 0; pause < (kFirstPause << i); ++pause) detail::cpu_pause();
+            } else {
                 std::this_thread::yield();
+            }
+            if (!empty() || closed()) return;
         }
     }
 
@@ -371,8 +376,8 @@ private:
     struct alignas(detail::kCacheLine) Head {
         detail::SpinLock lock;
         Segment* segment = nullptr;
-        std::size_t index = 0;                // of the next element in it
-        std::uint64_t seen = 0;               // pushed, when a consumer last asked: while popped is below, the producers' line is left alone
+        std::size_t index = 0;   // of the next element in it
+        std::uint64_t seen = 0;  // pushed, when a consumer last asked: while popped is below, the producers' line is left alone
         std::atomic<std::uint64_t> popped{0};
     };
     // The producers' end. All but `closed` and `admitted` are written under the lock only.

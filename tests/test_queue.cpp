@@ -68,7 +68,8 @@ struct Throws {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("queue: elements of any kind come out in order and are destroyed once", T, Plain, MoveOnly, OverAligned, Counted) {
+TEST_CASE_TEMPLATE("queue: elements of any kind come out in order and are destroyed once", T, Plain, MoveOnly, OverAligned,
+                   Counted) {
     for (const std::size_t count : {std::size_t{1}, std::size_t{7}, kSlots - 1, kSlots, kSlots + 1, 5 * kSlots}) {
         Queue<T> queue;
         for (std::uint64_t i = 0; i < count; ++i) CHECK(queue.push(make<T>(i)));
@@ -163,7 +164,8 @@ TEST_CASE("queue: an allocation that fails leaves queue and value as before") {
                 const FailNew fail(0);
                 if (kind == 0) added = queue.push(std::move(value));
                 if (kind == 1) added = queue.emplace(value.get(), std::default_delete<std::uint64_t>());
-                if (kind == 2) added = queue.push_range(one | std::views::transform([](auto& p) -> auto&& { return std::move(p); }));
+                if (kind == 2)
+                    added = queue.push_range(one | std::views::transform([](auto& p) -> auto&& { return std::move(p); }));
                 if (kind == 3) added = queue.emplace(std::move(value));
             } catch (const std::bad_alloc&) {
                 ++failures;
@@ -316,8 +318,7 @@ TEST_CASE("queue: an element that is being built when the queue is closed still 
                     while (!go_on) std::this_thread::yield();
                     if (fails) throw std::runtime_error("not built after all");
                 });
-            } catch (const std::runtime_error&) {
-            }
+            } catch (const std::runtime_error&) {}
         });
         while (!building) std::this_thread::yield();
         queue.close();
@@ -453,8 +454,8 @@ void stress(unsigned threads, std::uint64_t each) {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("queue: stress keeps sums and order and destroys everything once" * doctest::test_suite("slow"), T, Plain, MoveOnly,
-                   OverAligned, Counted) {
+TEST_CASE_TEMPLATE("queue: stress keeps sums and order and destroys everything once" * doctest::test_suite("slow"), T, Plain,
+                   MoveOnly, OverAligned, Counted) {
     for (const unsigned threads : {1U, 2U, 8U}) {
         CAPTURE(threads);
         stress<T>(threads, stress_rounds(std::uint64_t{20'000}) / threads);

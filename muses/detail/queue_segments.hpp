@@ -32,7 +32,8 @@ struct QueueSegment {
     }
 
     QueueSegment* next = nullptr;
-    std::atomic<std::size_t> end{kSlots};  // the elements are below; lowered once, when the next segment is linked before this one is full
+    std::atomic<std::size_t> end{
+        kSlots};  // the elements are below; lowered once, when the next segment is linked before this one is full
     alignas(T) std::byte bytes[sizeof(T) * kSlots];
 };
 
