@@ -35,12 +35,12 @@
 #define MUSES_PROFILE_SCOPE(name) static_cast<void>(0)
 #else
 /// Measures from here to the end of the block. `name` is a string literal; places of one name are one scope.
-#define MUSES_PROFILE_SCOPE(name)                                                                             \
+#define MUSES_PROFILE_SCOPE(name)                                                                            \
     [[maybe_unused]] const ::muses::ProfileScope MUSES_DETAIL_PROFILE_NAME(muses_profile_scope_, __LINE__) { \
-        []() noexcept -> ::muses::detail::ProfileSite& {                                                      \
-            static constinit ::muses::detail::ProfileSite site{"" name};                                      \
-            return site;                                                                                      \
-        }()                                                                                                   \
+        []() noexcept -> ::muses::detail::ProfileSite& {                                                     \
+            static constinit ::muses::detail::ProfileSite site{"" name};                                     \
+            return site;                                                                                     \
+        }()                                                                                                  \
     }
 #define MUSES_DETAIL_PROFILE_NAME(a, b) MUSES_DETAIL_PROFILE_PASTE(a, b)
 #define MUSES_DETAIL_PROFILE_PASTE(a, b) a##b
@@ -180,12 +180,13 @@ public:
             forgotten += thread->read_trace(epoch(), events);
             if (!events.empty()) threads[thread->id()] = std::move(events);
         }
-        std::string out = std::format("{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"forgotten\":{}}},\"traceEvents\":[", forgotten);
+        std::string out =
+            std::format("{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"forgotten\":{}}},\"traceEvents\":[", forgotten);
         std::string_view separator = "\n";
         for (const auto& [thread, events] : threads) {
             std::format_to(std::back_inserter(out),
-                           R"({}{{"name":"thread_name","ph":"M","pid":1,"tid":{},"args":{{"name":"thread {}"}}}})", separator, thread,
-                           thread);
+                           R"({}{{"name":"thread_name","ph":"M","pid":1,"tid":{},"args":{{"name":"thread {}"}}}})", separator,
+                           thread, thread);
             separator = ",\n";
             for (const detail::ProfileEvent& event : events) {
                 out += ",\n{\"name\":";
@@ -223,7 +224,8 @@ public:
     template <class Clock>
         requires std::invocable<Clock&>
     void set_clock(Clock clock) {
-        auto kept = std::make_unique<const detail::ProfileClock>([clock = std::move(clock)]() mutable { return nanoseconds_of(clock()); });
+        auto kept =
+            std::make_unique<const detail::ProfileClock>([clock = std::move(clock)]() mutable { return nanoseconds_of(clock()); });
         const std::scoped_lock lock(mutex_);
         clocks_.push_back(std::move(kept));
         // release: pairs with the acquire in ProfileScope's constructor.
@@ -231,7 +233,8 @@ public:
     }
     /// Back to std::chrono::steady_clock.
     void set_clock(std::nullptr_t) noexcept {
-        detail::profile_switches.clock.store(nullptr, std::memory_order_release);  // release: as above, though null has nothing behind it
+        detail::profile_switches.clock.store(nullptr,
+                                             std::memory_order_release);  // release: as above, though null has nothing behind it
     }
 
     /// How many passes are kept one by one for chrome_trace(), for each thread whose first scope comes after this; 24 bytes each. 0 for
@@ -374,7 +377,8 @@ inline ProfileThread* begin_profile_thread() noexcept {
 inline std::uint32_t number_profile_site(ProfileSite& site) noexcept {
     try {
         const std::uint32_t number = Profiler::instance().number_of(site.name);
-        site.number.store(number, std::memory_order_relaxed);  // relaxed: see ProfileScope::begin(); all who number it write the same
+        site.number.store(number,
+                          std::memory_order_relaxed);  // relaxed: see ProfileScope::begin(); all who number it write the same
         return number;
     } catch (...) {  // no memory
         return 0;

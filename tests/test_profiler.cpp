@@ -166,8 +166,7 @@ TEST_CASE("profiler: a scope that is left by an exception is measured") {
         MUSES_PROFILE_SCOPE("throwing");
         pass(7);
         throw std::runtime_error("out");
-    } catch (const std::runtime_error&) {
-    }
+    } catch (const std::runtime_error&) {}
     {
         MUSES_PROFILE_SCOPE("after");
         pass(1);
@@ -282,7 +281,8 @@ TEST_CASE("profiler: a clock may return nanoseconds or a duration or a point in 
     CHECK(once([&] { return ticks += 3; }) == 3);
     CHECK(once([&] { return static_cast<int>(ticks += 4); }) == 4);
     CHECK(once([&] { return microseconds(ticks += 1); }) == 1000);
-    CHECK(once([&] { return steady_clock::time_point(duration_cast<steady_clock::duration>(milliseconds(ticks += 1))); }) == 1'000'000);
+    CHECK(once([&] { return steady_clock::time_point(duration_cast<steady_clock::duration>(milliseconds(ticks += 1))); }) ==
+          1'000'000);
     Profiler::instance().set_clock(nullptr);
     Profiler::instance().reset();
     {
@@ -390,14 +390,10 @@ TEST_CASE("profiler: a thread that runs is in the report") {
     std::atomic<bool> passed{false};
     std::atomic<bool> stop{false};
     std::thread thread([&] {
-        {
-            MUSES_PROFILE_SCOPE("running");
-        }
+        { MUSES_PROFILE_SCOPE("running"); }
         passed = true;
         while (!stop) std::this_thread::yield();
-        {
-            MUSES_PROFILE_SCOPE("running");
-        }
+        { MUSES_PROFILE_SCOPE("running"); }
     });
     while (!passed) std::this_thread::yield();
     CHECK(row("running").count == 1);
@@ -518,11 +514,12 @@ TEST_CASE("profiler: JSON and CSV are exact and escaped") {
     }
     const std::string json = Profiler::instance().json();
     CHECK(json.starts_with("{\"overhead\":{\"clock_ns\":"));
-    CHECK(json.ends_with("\"lost\":0,\"scopes\":[\n"
-                         "{\"name\":\"a \\\"b\\\", \\\\c\\u0009\",\"count\":1,\"total_ns\":40,\"self_ns\":40,\"mean_ns\":40.000,"
-                         "\"p50_ns\":40,\"p99_ns\":40,\"max_ns\":40},\n"
-                         "{\"name\":\"plain\",\"count\":2,\"total_ns\":21,\"self_ns\":21,\"mean_ns\":10.500,"
-                         "\"p50_ns\":10,\"p99_ns\":11,\"max_ns\":11}\n]}\n"));
+    CHECK(
+        json.ends_with("\"lost\":0,\"scopes\":[\n"
+                       "{\"name\":\"a \\\"b\\\", \\\\c\\u0009\",\"count\":1,\"total_ns\":40,\"self_ns\":40,\"mean_ns\":40.000,"
+                       "\"p50_ns\":40,\"p99_ns\":40,\"max_ns\":40},\n"
+                       "{\"name\":\"plain\",\"count\":2,\"total_ns\":21,\"self_ns\":21,\"mean_ns\":10.500,"
+                       "\"p50_ns\":10,\"p99_ns\":11,\"max_ns\":11}\n]}\n"));
     CHECK(Profiler::instance().csv() ==
           "name,count,total_ns,self_ns,mean_ns,p50_ns,p99_ns,max_ns\n"
           "\"a \"\"b\"\", \\c\t\",1,40,40,40.000,40,40,40\n"

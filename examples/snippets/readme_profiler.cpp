@@ -23,6 +23,7 @@ double render(int frames) {
 int main() {
     std::printf("%g\n", render(1000));
     // [report]
-    std::puts(muses::Profiler::instance().table().c_str());  // count, total, self, mean, p50, p99, max; or json(), csv(), chrome_trace()
+    std::puts(
+        muses::Profiler::instance().table().c_str());  // count, total, self, mean, p50, p99, max; or json(), csv(), chrome_trace()
     // [/report]
 }

@@ -17,9 +17,10 @@ struct ProfileRow {
     std::string name;
     std::uint64_t count = 0;     ///< passes, those of a recursion included
     std::uint64_t total_ns = 0;  ///< time inside; of a recursion only the outermost pass counts
-    std::uint64_t self_ns = 0;   ///< time inside that was not inside another scope (a recursion's own passes do not take from each other)
-    double mean_ns = 0;          ///< total_ns / count
-    std::uint64_t p50_ns = 0;    ///< half of the passes took no longer; right to 1/32
+    std::uint64_t self_ns =
+        0;               ///< time inside that was not inside another scope (a recursion's own passes do not take from each other)
+    double mean_ns = 0;  ///< total_ns / count
+    std::uint64_t p50_ns = 0;  ///< half of the passes took no longer; right to 1/32
     std::uint64_t p99_ns = 0;
     std::uint64_t max_ns = 0;
 };
@@ -105,8 +106,8 @@ inline void append_csv_field(std::string& out, std::string_view text) {
 inline std::string ProfileReport::table() const {
     std::size_t width = 5;
     for (const ProfileRow& row : rows) width = std::max(width, row.name.size());
-    std::string out = std::format("{:<{}} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "scope", width, "count", "total", "self",
-                                  "mean", "p50", "p99", "max");
+    std::string out = std::format("{:<{}} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}\n", "scope", width, "count", "total",
+                                  "self", "mean", "p50", "p99", "max");
     using detail::readable_ns;
     for (const ProfileRow& row : rows) {
         std::string name = row.name;
@@ -129,9 +130,10 @@ inline std::string ProfileReport::json() const {
         const ProfileRow& row = rows[i];
         out += i == 0 ? "\n{\"name\":" : ",\n{\"name\":";
         detail::append_json_string(out, row.name);
-        std::format_to(std::back_inserter(out),
-                       ",\"count\":{},\"total_ns\":{},\"self_ns\":{},\"mean_ns\":{:.3f},\"p50_ns\":{},\"p99_ns\":{},\"max_ns\":{}}}",
-                       row.count, row.total_ns, row.self_ns, row.mean_ns, row.p50_ns, row.p99_ns, row.max_ns);
+        std::format_to(
+            std::back_inserter(out),
+            ",\"count\":{},\"total_ns\":{},\"self_ns\":{},\"mean_ns\":{:.3f},\"p50_ns\":{},\"p99_ns\":{},\"max_ns\":{}}}",
+            row.count, row.total_ns, row.self_ns, row.mean_ns, row.p50_ns, row.p99_ns, row.max_ns);
     }
     out += "\n]}\n";
     return out;

@@ -38,7 +38,7 @@ using ProfileClock = std::function<std::uint64_t()>;
 /// What every pass through a scope reads.
 struct ProfileSwitches {
     std::atomic<bool> enabled{true};
-    std::atomic<std::uint32_t> epoch{1};             // goes up at each reset
+    std::atomic<std::uint32_t> epoch{1};              // goes up at each reset
     std::atomic<const ProfileClock*> clock{nullptr};  // null: the steady clock. Never freed, since a scope may be about to call it
     std::atomic<std::uint64_t> lost{0};
 };
@@ -274,7 +274,7 @@ private:
         epoch_ = epoch;
     }
 
-    std::mutex mutex_;  // for changes of the structure; the recording thread reads it without
+    std::mutex mutex_;                                  // for changes of the structure; the recording thread reads it without
     std::vector<std::unique_ptr<ProfileStats>> stats_;  // by the scope's number
     std::uint32_t epoch_ = 0;
     std::uint32_t id_;
