@@ -246,7 +246,8 @@ TEST_CASE("bloom_filter: the arithmetic on sixteen counters is that of sixteen n
             const unsigned is = nibble(a, i);
             const unsigned in_set = nibble(set, i);
             right = right && nibble(Nibbles::nonzero(a), i) == (is != 0 ? 1U : 0U);
-            right = right && nibble(Nibbles::stuck(a), i) == (is == 15 ? 1U : 0U);
+            right = right && nibble(Nibbles::zero_in(a, set), i) == (is == 0 ? in_set : 0U);
+            right = right && nibble(Nibbles::free_in(a, set), i) == (is == 15 ? 0U : in_set);
             right = right && nibble(Nibbles::incremented(a, set), i) == std::min(is + in_set, 15U);
             right = right && nibble(Nibbles::decremented(a, removable), i) == (is == 15 || is == 0 ? is : is - in_set);
             right = right && nibble(Nibbles::halved(a), i) == is / 2;

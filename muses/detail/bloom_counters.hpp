@@ -23,13 +23,15 @@ namespace muses::detail {
 struct Nibbles {
     static constexpr std::uint64_t kAll = 0x1111'1111'1111'1111U;
 
-    [[nodiscard]] static constexpr std::uint64_t nonzero(std::uint64_t word) noexcept {
-        word |= word >> 1U;
-        return (word | (word >> 2U)) & kAll;
+    [[nodiscard]] static constexpr std::uint64_t nonzero(std::uint64_t word) noexcept { return any(word) & kAll; }
+    /// The counters of the set that are zero.
+    [[nodiscard]] static constexpr std::uint64_t zero_in(std::uint64_t word, std::uint64_t set) noexcept {
+        return set & ~any(word);
     }
-    [[nodiscard]] static constexpr std::uint64_t stuck(std::uint64_t word) noexcept {
+    /// The counters of the set that are not 15.
+    [[nodiscard]] static constexpr std::uint64_t free_in(std::uint64_t word, std::uint64_t set) noexcept {
         word &= word >> 1U;
-        return word & (word >> 2U) & kAll;
+        return set & ~(word & (word >> 2U));
     }
     /// The sets that six bits of a hash choose: one counter out of 16, or (paired) one out of the lower and one out of the upper 8.
     using Sets = std::array<std::uint64_t, 64>;
@@ -43,11 +45,11 @@ struct Nibbles {
 
     /// 15 stays 15.
     [[nodiscard]] static constexpr std::uint64_t incremented(std::uint64_t word, std::uint64_t set) noexcept {
-        return word + (set & ~stuck(word));
+        return word + free_in(word, set);
     }
     /// The counters of the set must be nonzero; 15 stays 15, since nobody knows how often it was counted.
     [[nodiscard]] static constexpr std::uint64_t decremented(std::uint64_t word, std::uint64_t set) noexcept {
-        return word - (set & ~stuck(word));
+        return word - free_in(word, set);
     }
     [[nodiscard]] static constexpr std::uint64_t halved(std::uint64_t word) noexcept { return (word >> 1U) & (7 * kAll); }
     /// Sums that stop at 15.
@@ -65,6 +67,12 @@ struct Nibbles {
     }
 
 private:
+    // The lowest bit of each nibble tells whether it has any; the others mean nothing.
+    [[nodiscard]] static constexpr std::uint64_t any(std::uint64_t word) noexcept {
+        word |= word >> 1U;
+        return word | (word >> 2U);
+    }
+
     static constexpr std::uint64_t kLow = 0x0f0f'0f0f'0f0f'0f0fU;
 
     // Of bytes up to 15; a sum above 15 has bit 4 set, and 0x10 - 0x01 makes fifteen of it.
@@ -115,8 +123,8 @@ public:
         const auto target = word(at);
         std::uint64_t old = target.load(std::memory_order_relaxed);
         do {
-            if ((set & ~Nibbles::nonzero(old)) != 0) return false;
-            changed = set & ~Nibbles::stuck(old);
+            if (Nibbles::zero_in(old, set) != 0) return false;
+            changed = Nibbles::free_in(old, set);
         } while (!target.compare_exchange_weak(old, Nibbles::decremented(old, set), std::memory_order_relaxed));
         return true;
     }
