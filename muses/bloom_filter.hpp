@@ -82,7 +82,7 @@ public:
     /// Inserts the key if may_contain() denies it; whether it was new. False leaves the filter as it is, so that the key, which then was
     /// not inserted by this call, must not be removed for it. Of threads that bring the same new key at once at least one is told true.
     template <BloomKey Key>
-    [[nodiscard]] bool try_insert(const Key& key) {
+    bool try_insert(const Key& key) {
         const Hash hash = hash_of(key);
         if (contains(hash)) return false;
         add(hash);

@@ -169,7 +169,7 @@ public:
     }
 
     /// Takes everything that is queued at one moment, oldest first. Throws std::bad_alloc, and then the queue is as before.
-    [[nodiscard]] std::vector<T> drain() {
+    std::vector<T> drain() {
         std::vector<T> elements;
         Chain all;
         while (all.first() == nullptr) {
