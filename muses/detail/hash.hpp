@@ -42,6 +42,24 @@ namespace muses::detail {
 #endif
 }
 
+/// A hash, spread evenly over 0 .. n-1 without a division: `index` is the whole part of n * hash / 2^64, and `rest` the 64 bits after the
+/// point, whose upper ones are evenly spread again.
+struct ScaledHash {
+    std::uint64_t index;
+    std::uint64_t rest;
+};
+[[nodiscard]] constexpr ScaledHash scaled_hash(std::uint64_t hash, std::uint64_t n) noexcept {
+#if defined(__SIZEOF_INT128__)
+    __extension__ using Wide = unsigned __int128;
+    const Wide product = static_cast<Wide>(hash) * n;
+    return {static_cast<std::uint64_t>(product >> 64U), static_cast<std::uint64_t>(product)};
+#else
+    const std::uint64_t hl = hash & 0xffffffffU, hh = hash >> 32U, nl = n & 0xffffffffU, nh = n >> 32U;
+    const std::uint64_t m1 = hh * nl + ((hl * nl) >> 32U), m2 = hl * nh + (m1 & 0xffffffffU);
+    return {hh * nh + (m1 >> 32U) + (m2 >> 32U), hash * n};
+#endif
+}
+
 /// Hash of `size` bytes under `seed`. Equal bytes under equal seeds hash alike on machines of one byte order.
 [[nodiscard]] inline std::uint64_t hash_bytes(const void* data, std::size_t size, std::uint64_t seed) noexcept {
     const auto* at = static_cast<const unsigned char*>(data);
