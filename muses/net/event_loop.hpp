@@ -1,6 +1,6 @@
 // One thread's loop over readiness events, timers and functions posted by other threads.
 //
-// A turn: wait, read the clock once, I/O events, timers due, posts, turn hooks, then the changes of interest in one batch.
+// A turn: wait, read the clock once, I/O events, timers due, posts, tasks (muses/task.hpp), turn hooks, then the changes of interest in one batch.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <stdexcept>
 #include <system_error>
@@ -21,6 +22,9 @@
 #include "muses/detail/cache_line.hpp"
 #include "muses/detail/event_mask.hpp"
 #include "muses/detail/move_only_function.hpp"
+#include "muses/detail/task_io.hpp"
+#include "muses/detail/task_scheduler.hpp"
+#include "muses/net/io_waits.hpp"
 #include "muses/net/io_watches.hpp"
 #include "muses/net/poller.hpp"
 #include "muses/net/timer_wheel.hpp"
@@ -28,7 +32,7 @@
 namespace muses {
 
 struct EventLoopOptions {
-    /// Gets what a handler, timer, post or hook threw, on the loop's thread; the loop goes on. Empty: one line on stderr.
+    /// Gets what a handler, timer, post, hook or detached task threw, on the loop's thread; the loop goes on. Empty: one line on stderr.
     /// Must not throw: what it throws is swallowed and counted.
     detail::move_only_function<void(std::exception_ptr)> on_exception = {};
     std::size_t events_per_turn = 512;  ///< I/O events handled before timers and posts get their turn; 0 is refused
@@ -45,7 +49,7 @@ struct EventLoopStats {
     std::uint64_t hook_exceptions = 0;  ///< thrown by on_exception itself
 };
 
-/// What: readiness events, timers and posted functions, all run by the one thread that calls run().
+/// What: readiness events, timers, posted functions and tasks (it is an IoScheduler), all run by the one thread that calls run().
 /// Complexity: watch, unwatch, arm, cancel, post O(1) (amortised where a table grows); a turn is one wait, plus one system call
 ///     for each changed interest. Allocates nothing in a steady state beyond what posted functions need.
 /// Threads: post, wakeup, stop and in_loop_thread from any thread; all else on the loop's thread, or before run().
@@ -96,15 +100,18 @@ public:
     EventLoop(const EventLoop&) = delete;
     EventLoop& operator=(const EventLoop&) = delete;
 
-    /// Posts that have not run are destroyed unrun, on this thread.
+    /// Tasks that have not ended are freed where they are suspended, posts that have not run are destroyed unrun, on this thread.
     ~EventLoop() {
         while (first_hook_ != nullptr) first_hook_->unhook();
+        tasks_.end();
         std::vector<Post> unrun;
         {
             const std::lock_guard lock(posts_mutex_);
             posts_closed_ = true;  // the destructor of a post may post again
             unrun.swap(posts_);
         }
+        unrun.clear();
+        tasks_.end();  // it may also have started tasks
     }
 
     /// Runs turns until stop(); returns at once when stopped before. The calling thread is the loop's thread meanwhile. Throws
@@ -116,6 +123,7 @@ public:
                                              std::memory_order_relaxed))
             throw std::logic_error("muses::EventLoop::run: the loop is running already");
         const Running running(*this);
+        const TaskScheduler::Entered entered(tasks_);
         watches_.apply(poller_);  // of watches that were made before the run
         // Acquire pairs with the release in stop().
         while (!stopped_.load(std::memory_order_acquire)) turn();
@@ -171,7 +179,10 @@ public:
 
     /// Watches `fd` for Readable and/or Writable, edge-triggered, from the end of this turn on; what is ready already is an edge. When
     /// the system refuses, `handler` gets Error in the next turn, and registration_error() says why. Throws std::bad_alloc.
-    IoHandle watch(int fd, EventMask interest, IoHandler& handler) { return watches_.watch(fd, interest, handler); }
+    IoHandle watch(int fd, EventMask interest, IoHandler& handler) {
+        waits_.disown(fd);
+        return watches_.watch(fd, interest, handler);
+    }
 
     /// Changes what is watched, from the end of this turn on; what is ready then is reported (again), even when `interest` is as
     /// before. Nothing happens when the watch has ended. Failure as with watch(). Throws std::bad_alloc.
@@ -179,7 +190,7 @@ public:
 
     /// Ends the watch of a descriptor that stays open. No event is delivered after it, not even one already fetched in this turn.
     /// One system call, at once (later, the number might belong to another file), unless the registration has not gone out yet.
-    void unwatch(IoHandle handle) noexcept { watches_.unwatch(handle, poller_); }
+    void unwatch(IoHandle handle) noexcept { (void)watches_.unwatch(handle, poller_); }
 
     /// Ends the watch of a descriptor that the caller closes now, before this turn ends: like unwatch(), without a system call, since
     /// the kernel forgets what is closed. With epoll it forgets when the last duplicate (dup, fork, a descriptor passed on) is closed:
@@ -217,6 +228,16 @@ public:
         if (in_hooks_ && next_hook_ == nullptr) next_hook_ = &hook;
     }
 
+    /// For tasks: what they run on (see IoScheduler).
+    [[nodiscard]] TaskScheduler& tasks() noexcept { return tasks_; }
+
+    /// Has `wait` told when its descriptor is ready. Returns an error when it cannot be watched (also not_enough_memory), and
+    /// device_or_resource_busy when another wait for the same direction is under way. Loop thread.
+    [[nodiscard]] std::error_code begin_io(IoWait& wait) noexcept { return waits_.begin(wait); }
+
+    /// Forgets a wait that begin_io() has accepted. Loop thread.
+    void end_io(IoWait& wait) noexcept { waits_.end(wait); }
+
     /// How many watches there are. Loop thread.
     [[nodiscard]] std::size_t watched() const noexcept { return watches_.size(); }
 
@@ -229,6 +250,41 @@ private:
     enum class Signal : std::uint8_t { Awake, Sleeping, Signalled };
 
     static constexpr std::size_t kPostsKept = 4096;  // room for posts that is kept between turns
+
+    // The tasks, as something that runs on this loop.
+    class Tasks final : public TaskScheduler {
+    public:
+        explicit Tasks(EventLoop& loop) noexcept : loop_(loop) {}
+        ~Tasks() = default;
+
+        [[nodiscard]] bool on_own_thread() const noexcept override { return loop_.in_loop_thread(); }
+        [[nodiscard]] bool touchable() const noexcept override {
+            // Acquire pairs with the release in ~Running: what the run did before it ended happened before.
+            const std::thread::id runner = loop_.runner_.load(std::memory_order_acquire);
+            return runner == std::thread::id{} || runner == std::this_thread::get_id();
+        }
+        void wake() noexcept override {
+            if (!loop_.in_loop_thread()) loop_.wakeup();  // its own thread looks before it sleeps
+        }
+        void arm(TaskTimer& timer, Clock::time_point when) noexcept override {
+            static_assert(sizeof(Timer) <= TaskTimer::kRoom);
+            loop_.arm_at(*::new (timer.room()) Timer(&Tasks::fire, &timer), when);
+        }
+        void disarm(TaskTimer& timer) noexcept override { std::launder(static_cast<Timer*>(timer.room()))->~Timer(); }
+        void on_task_exception(std::exception_ptr error) noexcept override { loop_.report(std::move(error)); }
+
+        [[nodiscard]] bool ready() const noexcept { return has_ready(); }
+        void run() noexcept { (void)drain(); }
+        void end() noexcept { abandon_all(); }
+
+    private:
+        static void fire(void* context) {
+            auto& timer = *static_cast<TaskTimer*>(context);
+            std::launder(static_cast<Timer*>(timer.room()))->~Timer();
+            timer.fire();
+        }
+        EventLoop& loop_;
+    };
 
     struct Running {
         explicit Running(EventLoop& loop) noexcept : loop_(loop) {
@@ -263,6 +319,7 @@ private:
         fire_timers();
         take_signal();
         run_posts();
+        if (tasks_.ready()) tasks_.run();
         run_hooks();
         watches_.apply(poller_);
     }
@@ -270,7 +327,7 @@ private:
     // How long the wait may last; none: for ever.
     std::optional<std::chrono::nanoseconds> time_to_sleep() noexcept {
         constexpr std::chrono::nanoseconds kNotAtAll{0};
-        if (maybe_posts_ || watches_.has_failures()) return kNotAtAll;
+        if (maybe_posts_ || watches_.has_failures() || tasks_.ready()) return kNotAtAll;
         Signal awake = Signal::Awake;
         // Relaxed: nothing is handed over here. That a waker is not missed follows from the single order of the read-modify-writes of
         // signal_, see wakeup(); what it wrote is acquired in take_signal().
@@ -374,12 +431,14 @@ private:
     bool maybe_posts_ = false;  // posts_ may have something for the next run_posts()
     std::vector<PollEvent> events_;
     IoWatches watches_;
+    detail::IoWaits waits_{watches_, poller_};
     TurnHook* first_hook_ = nullptr;
     TurnHook* last_hook_ = nullptr;
     TurnHook* next_hook_ = nullptr;  // run_hooks() goes on here
     bool in_hooks_ = false;
     std::vector<Post> batch_;  // posts being run
     EventLoopStats stats_;
+    Tasks tasks_{*this};
 
     // Touched by other threads: on lines of their own.
     alignas(detail::kCacheLine) std::atomic<Signal> signal_{Signal::Awake};
@@ -389,5 +448,7 @@ private:
     std::vector<Post> posts_;  // guarded by posts_mutex_, as is:
     bool posts_closed_ = false;
 };
+
+static_assert(IoScheduler<EventLoop>);
 
 }  // namespace muses

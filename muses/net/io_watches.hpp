@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <expected>
 #include <new>
 #include <system_error>
 #include <utility>
@@ -75,6 +76,31 @@ public:
         return handle;
     }
 
+    /// The same, registered with `poller` at once. Returns its handle, or what the system says. Throws std::bad_alloc.
+    template <Poller P>
+    std::expected<IoHandle, std::error_code> watch_now(int fd, EventMask interest, IoHandler& handler, P& poller) {
+        const IoHandle handle = take_slot();
+        const PollChange add{PollChange::Kind::Add, fd, interest, handle.userdata()};
+        if (const auto done = poller.apply({&add, 1}); !done) {
+            free_slot(handle.slot_);
+            return std::unexpected(done.error().code);
+        }
+        Slot& slot = slots_[handle.slot_];
+        slot.handler = &handler;
+        slot.fd = fd;
+        slot.registered = true;
+        return handle;
+    }
+
+    /// Changes the interest of a watch that was made by watch_now(), at once. Returns what the system says: no_such_file_or_directory
+    /// when the number belongs to another file by now (where the system can tell).
+    template <Poller P>
+    std::error_code rewatch_now(IoHandle handle, EventMask interest, P& poller) noexcept {
+        const PollChange modify{PollChange::Kind::Modify, slots_[handle.slot_].fd, interest, handle.userdata()};
+        const auto done = poller.apply({&modify, 1});
+        return done ? std::error_code() : done.error().code;
+    }
+
     /// Changes the interest: of the pending change when there is one. Throws std::bad_alloc.
     void rewatch(IoHandle handle, EventMask interest) {
         if (!names(handle)) return;
@@ -87,15 +113,17 @@ public:
 
     /// Ends a watch, and takes it out of `poller` at once when it has been registered there: at the end of the turn, the number
     /// might belong to another file.
+    /// Returns false when it was not there any more: the descriptor has been closed, or the number belongs to another file.
     template <Poller P>
-    void unwatch(IoHandle handle, P& poller) noexcept {
-        if (!names(handle)) return;
+    bool unwatch(IoHandle handle, P& poller) noexcept {
+        if (!names(handle)) return true;
+        bool found = true;
         if (const Slot& slot = slots_[handle.slot_]; slot.registered) {
             const PollChange remove{PollChange::Kind::Remove, slot.fd, EventMask::None, 0};
-            // Fails only when the descriptor is closed or unknown: then there is nothing to remove.
-            (void)poller.apply({&remove, 1});
+            found = poller.apply({&remove, 1}).has_value();
         }
         end(handle.slot_);
+        return found;
     }
 
     /// Ends a watch without a word to the poller.

@@ -202,7 +202,7 @@ private:
 
     // The next slot that time reaches; call only when levels_ is not 0.
     [[nodiscard]] Step next_step() const noexcept {
-        const auto level = static_cast<unsigned>(std::countr_zero(levels_));
+        const unsigned level = static_cast<unsigned>(std::countr_zero(levels_)) % kLevels;  // no change, but gcc sees the bound
         const auto slot = static_cast<unsigned>(std::countr_zero(occupied_[level]));
         const unsigned shift = level * kBits;
         const std::uint64_t above = current_ >> (shift + kBits) << (shift + kBits);
