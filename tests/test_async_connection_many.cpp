@@ -39,7 +39,7 @@ namespace {
 constexpr std::size_t kMessage = 1024;
 
 // Bytes that this thread has allocated and not freed, by what it has asked for.
-thread_local std::ptrdiff_t bytes_in_use = 0;
+[[maybe_unused]] thread_local std::ptrdiff_t bytes_in_use = 0;
 
 }  // namespace
 

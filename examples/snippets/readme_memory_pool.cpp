@@ -9,7 +9,7 @@
 
 struct Packet {
     int number;
-    std::array<char, 500> bytes;
+    std::array<char, 500> bytes{};
 };
 
 int main() {
