@@ -5,7 +5,7 @@
 #include <fstream>
 #include <string>
 
-#include "support/eventually.hpp"
+#include "eventually.hpp"
 
 #if defined(__linux__)
 #include <unistd.h>
