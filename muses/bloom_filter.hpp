@@ -35,8 +35,9 @@ namespace muses {
 /// What a CountingBloomFilter takes as a key: integers up to 64 bits (equal values are one key, whatever their types; negative ones
 /// as two's complement), text, and spans of bytes (equal bytes are one key, as text or as a span).
 template <class Key>
-concept BloomKey = (std::integral<Key> && sizeof(Key) <= sizeof(std::uint64_t)) ||
-                   std::convertible_to<const Key&, std::string_view> || std::convertible_to<const Key&, std::span<const std::byte>>;
+concept BloomKey =
+    (std::integral<Key> && sizeof(Key) <= sizeof(std::uint64_t)) || std::convertible_to<const Key&, std::string_view> ||
+    std::convertible_to<const Key&, std::span<const std::byte>> || std::convertible_to<const Key&, std::span<const unsigned char>>;
 
 /// What: counting Bloom filter with 4-bit counters: may_contain() is never false for a key that was inserted more often than removed,
 ///     and true for one that was not with the rate asked for, while at most `expected_items` different keys are in it.
@@ -304,8 +305,11 @@ private:
         } else if constexpr (std::convertible_to<const Key&, std::string_view>) {
             const std::string_view text = key;
             return hash_of_number(detail::hash_bytes(text.data(), text.size(), description_.seed));
-        } else {
+        } else if constexpr (std::convertible_to<const Key&, std::span<const std::byte>>) {
             const std::span<const std::byte> bytes = key;
+            return hash_of_number(detail::hash_bytes(bytes.data(), bytes.size(), description_.seed));
+        } else {
+            const std::span<const unsigned char> bytes = key;
             return hash_of_number(detail::hash_bytes(bytes.data(), bytes.size(), description_.seed));
         }
     }
@@ -402,7 +406,7 @@ private:
             for (std::size_t at = 0; at < filled; at += each) work(std::span<const Probe>(probes).subspan(at, each));
             filled = 0;
         };
-        for (const auto& key : keys) {
+        for (const std::ranges::range_value_t<Keys>& key : keys) {  // not auto: what a vector<bool> gives is no key
             const Hash hash = hash_of(key);
             for (std::uint64_t i = 0; i < each; ++i) {
                 const Probe probe = probe_of(hash, i);

@@ -23,6 +23,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -101,16 +102,18 @@ private:
         epoch_ = current_epoch();
         if (std::exchange(stats_->open_epoch, epoch_) != epoch_) stats_->open = 0;
         ++stats_->open;
-        start_ = detail::read_profile_clock(clock);
+        start_ = detail::read_profile_clock(clock, lost_);
     }
 
     void end() noexcept {
-        const std::uint64_t now = detail::read_profile_clock(clock_);
-        const std::uint64_t duration = now > start_ ? now - start_ : 0;  // a clock may step back
+        const std::uint64_t now = detail::read_profile_clock(clock_, lost_);
+        const std::uint64_t duration = now > start_ && !lost_ ? now - start_ : 0;  // a clock may step back
         thread_->innermost = outer_;
         if (outer_ != nullptr) outer_->inner_ += duration;
         if (epoch_ != current_epoch()) return;  // begun before a reset
         const bool outermost = --stats_->open == 0;
+        if (lost_) [[unlikely]]
+            return detail::count_lost_pass();
         thread_->record(*stats_, epoch_, {number_, start_, duration}, duration > inner_ ? duration - inner_ : 0, outermost);
     }
 
@@ -127,6 +130,7 @@ private:
     std::uint64_t start_ = 0;
     std::uint32_t number_ = 0;
     std::uint32_t epoch_ = 0;
+    bool lost_ = false;  // the clock has thrown
 };
 
 /// What: collects what the scopes of all threads have measured, also of threads that have ended.
@@ -219,10 +223,10 @@ public:
     }
 
     /// Scopes that begin from now on are measured with this clock: a callable without arguments that returns nanoseconds as an integer,
-    /// a duration or a time_point. It is called by all threads at once, and kept for the life of the process. It should not throw (the
-    /// pass is then counted as lost, and the time is 0) nor pass profiled scopes itself.
+    /// a duration or a time_point; below 0 counts as 0. It is called by all threads at once, and kept for the life of the process. It
+    /// should not throw (the pass is then counted as lost, and its time as none) nor pass profiled scopes itself.
     template <class Clock>
-        requires std::invocable<Clock&>
+        requires std::invocable<Clock&> && std::copy_constructible<Clock>
     void set_clock(Clock clock) {
         auto kept =
             std::make_unique<const detail::ProfileClock>([clock = std::move(clock)]() mutable { return nanoseconds_of(clock()); });
@@ -238,8 +242,11 @@ public:
     }
 
     /// How many passes are kept one by one for chrome_trace(), for each thread whose first scope comes after this; 24 bytes each. 0 for
-    /// none.
+    /// none. Throws std::invalid_argument above kMaxTraceCapacity.
+    static constexpr std::size_t kMaxTraceCapacity = std::size_t{1} << 24U;
     void set_trace_capacity(std::size_t passes) {
+        if (passes > kMaxTraceCapacity)
+            throw std::invalid_argument("muses::Profiler: a trace of more than kMaxTraceCapacity passes");
         const std::scoped_lock lock(mutex_);
         trace_capacity_ = passes;
     }
@@ -258,11 +265,11 @@ private:
     template <class Time>
     [[nodiscard]] static std::uint64_t nanoseconds_of(const Time& time) {
         if constexpr (std::integral<Time>) {
-            return static_cast<std::uint64_t>(time);
+            return std::cmp_less(time, 0) ? 0 : static_cast<std::uint64_t>(time);
         } else if constexpr (requires { time.time_since_epoch(); }) {
             return nanoseconds_of(time.time_since_epoch());
         } else {
-            return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(time).count());
+            return nanoseconds_of(std::chrono::duration_cast<std::chrono::nanoseconds>(time).count());
         }
     }
 
@@ -298,7 +305,10 @@ private:
         detail::ProfileSite site{.name = "", .number = 1};
         detail::ProfileThread* const own = std::exchange(detail::profile_thread, &scratch);
         ProfileOverhead best{.clock_ns = kUnknown, .scope_ns = kUnknown};
-        const auto now = [] { return detail::read_profile_clock(nullptr); };
+        const auto now = [] {
+            bool failed = false;
+            return detail::read_profile_clock(nullptr, failed);
+        };
         for (int run = 0; run < kRuns; ++run) {
             const std::uint64_t start = now();
             for (int i = 0; i < kPasses; ++i) const ProfileScope pass(site, nullptr);
@@ -339,7 +349,7 @@ private:
 
     [[nodiscard]] std::uint32_t number_of(std::string_view name) {
         const std::scoped_lock lock(mutex_);
-        const auto at = std::ranges::find(names_, name);
+        const auto at = std::ranges::find(names_.begin() + 1, names_.end(), name);  // number 0 is none
         if (at != names_.end()) return static_cast<std::uint32_t>(at - names_.begin());
         names_.emplace_back(name);
         return static_cast<std::uint32_t>(names_.size() - 1);

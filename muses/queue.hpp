@@ -103,7 +103,8 @@ public:
     }
 
     /// Adds all elements of the range, next to each other: all or, after close(), none: then the range is untouched. The elements are
-    /// made from the range's before the lock; what that throws leaves the queue as before. std::views::as_rvalue moves them.
+    /// made from the range's before the lock; what that throws leaves the queue as before. std::views::as_rvalue moves them. The range
+    /// must not wait for the end of this very queue, which comes after it.
     template <std::ranges::input_range Range>
         requires std::constructible_from<T, std::ranges::range_reference_t<Range>>
     bool push_range(Range&& range) {
@@ -330,8 +331,9 @@ private:
                 in_time = wake_.wait_until(sleeping, deadline) == std::cv_status::no_timeout;
             const std::scoped_lock lock(tail_.lock);
             --tail_.waiting;
-            // A call too many is only an idle look, one too few would leave somebody asleep.
-            if (in_time && tail_.called != 0) --tail_.called;
+            // Who was called may run only after its deadline, and then cannot tell whether it was. So everyone who leaves takes a call with
+            // it: one too many is only an idle look later, one too few would leave somebody asleep.
+            if (tail_.called != 0) --tail_.called;
             tail_.called = std::min(tail_.called, tail_.waiting);
             if (!in_time) return false;
         }

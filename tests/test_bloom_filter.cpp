@@ -333,6 +333,10 @@ TEST_CASE("bloom_filter: integers are one key whatever their type and bytes are 
     filter.insert(address);
     CHECK(filter.may_contain(std::string_view("\xcb\0\x71\x07", 4)));
     CHECK(filter.may_contain(std::vector<std::byte>(address.begin(), address.end())));
+    CHECK(filter.may_contain(std::array<std::uint8_t, 4>{203, 0, 113, 7}));
+    CHECK_FALSE(filter.may_contain(true));
+    filter.insert_bulk(std::vector<bool>{true});  // whose elements are no bools
+    CHECK(filter.may_contain(1));
 
     filter.insert("");
     CHECK(filter.may_contain(std::string_view{}));

@@ -355,6 +355,44 @@ TEST_CASE("queue: no wake-up is lost between two consumers that sleep" * doctest
     CHECK(wrong == 0);
 }
 
+TEST_CASE("queue: who is called as its time runs out leaves nobody asleep" * doctest::test_suite("slow")) {
+    Queue<int> queue;
+    std::atomic<long> popped{0};
+    std::atomic<long> rounds_begun{0};
+    std::atomic<long> rounds_ended{0};
+    std::thread patient([&] {
+        while (queue.pop()) ++popped;
+    });
+    const long rounds = stress_rounds(150L);
+    std::thread hurried([&] {
+        for (long round = 1; round <= rounds; ++round) {
+            while (rounds_begun < round) std::this_thread::yield();
+            if (queue.pop_for(2ms)) ++popped;
+            rounds_ended = round;
+        }
+    });
+    long pushed = 0;
+    const auto push = [&] {
+        CHECK(queue.push(0));
+        ++pushed;
+    };
+    for (long round = 1; round <= rounds; ++round) {
+        const auto begin = std::chrono::steady_clock::now();
+        rounds_begun = round;
+        push();  // wakes the patient one, which goes back to sleep behind the hurried one
+        // At the end of the hurried one's time, a little earlier or later each time.
+        const auto at = begin + 1900us + std::chrono::microseconds(round % 20 * 10);
+        while (std::chrono::steady_clock::now() < at) {}
+        push();
+        while (rounds_ended < round) std::this_thread::yield();
+        push();
+        REQUIRE(eventually([&] { return popped == pushed; }));
+    }
+    queue.close();
+    patient.join();
+    hurried.join();
+}
+
 TEST_CASE("queue: each element wakes one sleeper also when others give up at the same time") {
     Queue<int> queue;
     const int rounds = stress_rounds(2000);

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "muses/detail/log_text.hpp"  // append_json_escaped
+
 namespace muses {
 
 /// One scope in a report. Times are in nanoseconds.
@@ -63,19 +65,10 @@ struct ProfileReport {
 
 namespace detail {
 
-/// `text` between quotes, for JSON. Bytes that are no UTF-8 pass as they are.
+/// `text` between quotes, for JSON. Bytes that are no UTF-8 become U+FFFD.
 inline void append_json_string(std::string& out, std::string_view text) {
     out += '"';
-    for (const char c : text) {
-        if (c == '"' || c == '\\') {
-            out += '\\';
-            out += c;
-        } else if (static_cast<unsigned char>(c) < 0x20) {
-            std::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<unsigned>(c));
-        } else {
-            out += c;
-        }
-    }
+    append_json_escaped(out, text);
     out += '"';
 }
 

@@ -47,8 +47,8 @@ inline constinit ProfileSwitches profile_switches;
 // relaxed: a count, it guards nothing
 inline void count_lost_pass() noexcept { profile_switches.lost.fetch_add(1, std::memory_order_relaxed); }
 
-/// Nanoseconds. A clock of the user's that throws is counted as a lost pass, and says 0.
-[[nodiscard]] inline std::uint64_t read_profile_clock(const ProfileClock* clock) noexcept {
+/// Nanoseconds. A clock of the user's that throws sets `failed`.
+[[nodiscard]] inline std::uint64_t read_profile_clock(const ProfileClock* clock, bool& failed) noexcept {
     if (clock == nullptr) [[likely]] {
         using std::chrono::nanoseconds;
         const auto now = std::chrono::steady_clock::now().time_since_epoch();
@@ -57,7 +57,7 @@ inline void count_lost_pass() noexcept { profile_switches.lost.fetch_add(1, std:
     try {
         return (*clock)();
     } catch (...) {
-        count_lost_pass();
+        failed = true;
         return 0;
     }
 }
