@@ -30,7 +30,7 @@ namespace muses {
 
 /// What: a pointer that holds an object of a MemoryPool; the last one destroys it and gives its block back. One word; the count is in
 ///     front of the object. T may be incomplete where a member is declared.
-/// Complexity: O(1). A copy is one locked instruction; the end of the only holder is none.
+/// Complexity: O(1). A copy is one locked instruction, and so is its end.
 /// Threads: one PoolPtr is for one thread at a time; copies of it are independent. What was done to the object by one holder before
 ///     it let go is seen by the one who destroys it.
 /// Lifetime: may outlive the pool object, and end on any thread.
@@ -134,8 +134,11 @@ class MemoryPool {
 public:
     static constexpr std::size_t kDefaultAlignment = detail::kMemGrain;
 
+    /// Throws std::bad_alloc when the memory is not there.
+    MemoryPool() : MemoryPool(MemoryPoolOptions{}) {}
+
     /// Throws std::invalid_argument when initial_bytes is more than max_bytes; std::bad_alloc when the memory is not there.
-    explicit MemoryPool(MemoryPoolOptions options = {})
+    explicit MemoryPool(MemoryPoolOptions options)
         : core_(detail::MemRegistry::instance().create(std::move(options))), id_(core_.id()) {}
 
     MemoryPool(const MemoryPool&) = delete;

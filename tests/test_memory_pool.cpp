@@ -331,6 +331,45 @@ TEST_CASE("memory_pool: reserve brings in memory before it is needed and stops a
     pool.release(block);
 }
 
+TEST_CASE("memory_pool: the arena can be reserved little by little up to the limit") {
+    constexpr std::size_t kLimit = std::size_t{16} << 20U;
+    MemoryPool pool({.initial_bytes = 0, .max_bytes = kLimit});
+    for (std::size_t bytes = 4096; bytes <= kLimit; bytes += 4096) REQUIRE(pool.reserve(bytes));
+    CHECK_FALSE(pool.reserve(kLimit + 1));
+    CHECK(pool.stats().arena_bytes == kLimit);
+    void* const block = pool.allocate(30'000);  // needs several pages in a row
+    CHECK(pool.owns(block));
+    pool.release(block);
+}
+
+TEST_CASE("memory_pool: blocks of every size fill the arena but for a quarter") {
+    constexpr std::size_t kLimit = std::size_t{16} << 20U;
+    for (std::size_t bytes = 16; bytes <= 32'768; bytes += bytes < 256 ? 16 : bytes / 4) {
+        CAPTURE(bytes);
+        MemoryPool pool({.initial_bytes = 0, .max_bytes = kLimit});
+        std::vector<void*> blocks;
+        while (pool.stats().escaped == 0) blocks.push_back(pool.allocate(bytes));
+        const auto payload = (blocks.size() - 1) * (bytes + 16);  // with the header
+        CHECK(payload >= kLimit / 4 * 3);
+        for (void* const block : blocks) pool.release(block);
+    }
+}
+
+TEST_CASE("memory_pool: a limit alone may be small and a pool may be a member without a word") {
+    for (const std::size_t max_bytes : {std::size_t{0}, std::size_t{100}, std::size_t{100'000}}) {
+        MemoryPool pool({.max_bytes = max_bytes});
+        CHECK(pool.stats().arena_bytes <= max_bytes);
+        void* const block = pool.allocate(10);
+        pool.release(block);
+    }
+    struct Owner {
+        MemoryPool pool;
+        int number;
+    };
+    const Owner owner{{}, 1};
+    CHECK(owner.pool.stats().escaped == 0);
+}
+
 TEST_CASE("memory_pool: trim gives chunks without a block in use back and keeps the others") {
     MemoryPool pool({.initial_bytes = 0});
     std::vector<void*> blocks;

@@ -106,31 +106,31 @@ private:
     }
 };
 
-/// `bytes` (a multiple of a unit, at most a chunk) of zeroed memory at a multiple of kMemChunkBytes, or null.
-[[nodiscard]] inline void* map_mem_chunk(std::size_t bytes) noexcept {
+/// A chunk of zeroed memory, or null. Always whole, though not all of it may be used yet: nobody else's memory may lie at an address for
+/// which the map says that it is in a chunk. What is never written to costs addresses only.
+[[nodiscard]] inline void* map_mem_chunk() noexcept {
 #if defined(MUSES_DETAIL_MEM_MMAP)
     // An aligned piece is somewhere in twice the size; the rest goes back at once.
-    constexpr std::size_t kSlack = kMemChunkBytes;
-    void* const mapped = ::mmap(nullptr, bytes + kSlack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* const mapped = ::mmap(nullptr, 2 * kMemChunkBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) return nullptr;
     auto* const begin = static_cast<std::byte*>(mapped);
     const std::size_t before = (kMemChunkBytes - reinterpret_cast<std::uintptr_t>(mapped) % kMemChunkBytes) % kMemChunkBytes;
     if (before != 0) (void)::munmap(begin, before);
-    if (before != kSlack) (void)::munmap(begin + before + bytes, kSlack - before);
+    (void)::munmap(begin + before + kMemChunkBytes, kMemChunkBytes - before);
     void* const chunk = begin + before;
 #else
-    void* const chunk = ::operator new(bytes, std::align_val_t{kMemChunkBytes}, std::nothrow);
+    void* const chunk = ::operator new(kMemChunkBytes, std::align_val_t{kMemChunkBytes}, std::nothrow);
     if (chunk == nullptr) return nullptr;
 #endif
-    may_hold_pointers(chunk, bytes);
+    may_hold_pointers(chunk, kMemChunkBytes);
     return chunk;
 }
 
-inline void unmap_mem_chunk(void* chunk, std::size_t bytes) noexcept {
-    holds_no_pointers(chunk, bytes);
-    unpoison(chunk, bytes);  // whoever gets these addresses next knows nothing of us
+inline void unmap_mem_chunk(void* chunk) noexcept {
+    holds_no_pointers(chunk, kMemChunkBytes);
+    unpoison(chunk, kMemChunkBytes);  // whoever gets these addresses next knows nothing of us
 #if defined(MUSES_DETAIL_MEM_MMAP)
-    (void)::munmap(chunk, bytes);
+    (void)::munmap(chunk, kMemChunkBytes);
 #else
     ::operator delete(chunk, std::align_val_t{kMemChunkBytes});
 #endif

@@ -61,15 +61,16 @@ public:
         const std::size_t stride = mem_class_bytes(cls) + sizeof(BlockHeader);
         const std::size_t least = (stride + kMemUnitBytes - 1) / kMemUnitBytes;
         MemCache::SizeClass& c = cache.of(cls);
-        const std::size_t wanted = std::max<std::size_t>(c.next_units, snug_units(stride, least));
+        const std::size_t wanted = c.next_units != 0 ? c.next_units : first_units(stride, least);
         c.at_limit = true;
         const std::lock_guard lock(mutex_);
-        if (free_units_ < least && units_left_ < least) return false;
+        if (free_units_ + units_left_ < least) return false;
         for (std::size_t units = wanted;; units = std::max(units / 2, least)) {
-            if (take_run(cache, cls, units) || (grow(units) && take_run(cache, cls, units))) {
+            bool taken = take_run(cache, cls, units);
+            while (!taken && map(kMemUnits - 1) != 0) taken = take_run(cache, cls, units);
+            if (taken) {
                 // A class that needs much gets long runs, one that needs little wastes little.
-                c.next_units =
-                    static_cast<std::uint16_t>(std::min<std::size_t>(units * 2, std::max(kLongRun, snug_units(stride, least))));
+                c.next_units = static_cast<std::uint16_t>(snug_units(stride, least, std::max(units * 2, least)));
                 c.at_limit = false;
                 return true;
             }
@@ -231,16 +232,30 @@ private:
     };
 
     static MemoryPoolOptions checked(MemoryPoolOptions options) {
+        if (options.initial_bytes == MemoryPoolOptions::kDefaultInitialBytes)
+            options.initial_bytes = std::min(options.initial_bytes, options.max_bytes);
         if (options.initial_bytes > options.max_bytes)
             throw std::invalid_argument("muses::MemoryPool: initial_bytes must not be more than max_bytes");
         return options;
     }
 
-    /// The shortest run, up to kLongRun, that leaves at most an eighth unused behind its last block.
-    [[nodiscard]] static std::size_t snug_units(std::size_t stride, std::size_t least) noexcept {
+    /// Whether a run leaves at most an eighth unused behind its last block.
+    [[nodiscard]] static bool snug(std::size_t stride, std::size_t units) noexcept {
+        return units * kMemUnitBytes % stride <= units * kMemUnitBytes / 8;
+    }
+
+    /// The shortest snug run up to kLongRun; when there is none, kLongRun.
+    [[nodiscard]] static std::size_t first_units(std::size_t stride, std::size_t least) noexcept {
         std::size_t units = least;
-        while (units < kLongRun && units * kMemUnitBytes % stride > units * kMemUnitBytes / 8) ++units;
+        while (units < kLongRun && !snug(stride, units)) ++units;
         return units;
+    }
+
+    /// The longest snug run of up to `most` units, and of up to kLongRun; when there is none, the shortest.
+    [[nodiscard]] static std::size_t snug_units(std::size_t stride, std::size_t least, std::size_t most) noexcept {
+        std::size_t units = std::max(std::min(most, kLongRun), least);
+        while (units > least && !snug(stride, units)) --units;
+        return units > least || snug(stride, units) ? units : first_units(stride, least);
     }
 
     /// Blocks of this closed core that are not known to be home. What went out is fixed, and what came back is never counted too early.
@@ -329,25 +344,30 @@ private:
         return true;
     }
 
-    bool grow(std::size_t units) {
-        if (units > units_left_) return false;
-        return map(kMemUnits - 1) >= units;
-    }
-
-    /// Maps a chunk of up to `units` usable units. Returns how many it has; 0: the limit is met, or the system has none.
+    /// Makes up to `units` more units usable, in a chunk that has some left or else in a new one. Returns how many; 0: the limit is met, or
+    /// the system has none.
     std::size_t map(std::size_t units) {
         units = std::min(units, units_left_);
         if (units == 0) return 0;
+        for (ChunkUse& chunk : chunks_) {
+            if (chunk.memory == nullptr || chunk.units == kMemUnits - 1) continue;
+            const std::size_t more = std::min(units, kMemUnits - 1 - chunk.units);
+            chunk.units += more;
+            chunk.free += more;
+            free_units_ += more;
+            units_left_ -= more;
+            return more;
+        }
         auto number = static_cast<std::size_t>(
             std::ranges::find_if(chunks_, [](const ChunkUse& chunk) { return chunk.memory == nullptr; }) - chunks_.begin());
         if (number == chunk_table_.size()) return 0;
         if (number == chunks_.size()) chunks_.emplace_back();
-        void* const memory = map_mem_chunk((units + 1) * kMemUnitBytes);
+        void* const memory = map_mem_chunk();
         if (memory == nullptr) return 0;
         {
             const std::lock_guard lock(map_mutex());
             if (!MemChunkMap::insert(memory)) {
-                unmap_mem_chunk(memory, (units + 1) * kMemUnitBytes);
+                unmap_mem_chunk(memory);
                 return 0;
             }
         }
@@ -365,7 +385,7 @@ private:
             const std::lock_guard lock(map_mutex());
             MemChunkMap::erase(chunk.memory);
         }
-        unmap_mem_chunk(chunk.memory, (chunk.units + 1) * kMemUnitBytes);
+        unmap_mem_chunk(chunk.memory);
         units_left_ += chunk.units;
         free_units_ -= chunk.free;
         chunk_table_[static_cast<std::size_t>(&chunk - chunks_.data())] = nullptr;

@@ -34,7 +34,10 @@ enum class PoolMisuse : std::uint8_t {
 
 /// Settings of a MemoryPool.
 struct MemoryPoolOptions {
-    std::size_t initial_bytes = std::size_t{512} << 10U;  ///< mapped by the constructor; rounded up to pages of 4096
+    static constexpr std::size_t kDefaultInitialBytes = std::size_t{512} << 10U;
+
+    /// Made ready by the constructor; rounded up to pages of 4096. The default is cut to max_bytes, any other value must not be above it.
+    std::size_t initial_bytes = kDefaultInitialBytes;
     std::size_t max_bytes = std::size_t{1} << 30U;  ///< of arena; rounded down to pages of 4096; what is asked beyond it is ESCAPED
     /// Told of misuse, with the pointer in question; the call that met it then does nothing. On whatever thread, without a lock held;
     /// must not throw (what it throws is swallowed and counted), and must stay callable as long as blocks of the pool live. When
