@@ -256,6 +256,12 @@ public:
         if (this->state_ == TaskState::Value) std::destroy_at(value_.get());
     }
 
+    /// After a value too: the destructor of a local may throw when it has been returned.
+    void unhandled_exception() noexcept {
+        if (this->state_ == TaskState::Value) std::destroy_at(value_.get());
+        TaskPromiseOf<T>::unhandled_exception();
+    }
+
     template <class U = T>
         requires std::constructible_from<T, U&&>
     void return_value(U&& value) {
