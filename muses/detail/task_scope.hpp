@@ -272,7 +272,7 @@ private:
         if (--count_ > 0) return;
         if (std::exchange(cancelling_, false)) scheduler_->unschedule(canceller_);
         scheduler_ = given_;
-        while (queue_.wake_first() != nullptr) {}
+        while (queue_.wake_first()) {}
     }
 
     void report(std::exception_ptr error) noexcept {
