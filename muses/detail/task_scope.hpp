@@ -70,7 +70,7 @@ protected:
           task_(&task) {}
     ~SpawnedTask() {
         if (scheduler_ == nullptr) return;
-        if (ReadyNode::linked()) scheduler_->unschedule(*this);
+        if (ReadyNode::scheduled()) scheduler_->unschedule(*this);
         scheduler_->remove_root(*this);
     }
 

@@ -45,7 +45,7 @@ protected:
     TaskWaiter& operator=(TaskWaiter&&) = delete;
     ~TaskWaiter() {
         Cancellable::unlink();
-        if (ReadyNode::linked()) scheduler().unschedule(*this);
+        if (ReadyNode::scheduled()) scheduler().unschedule(*this);
     }
 
     [[nodiscard]] TaskScheduler& scheduler() const noexcept { return *task_->scheduler; }

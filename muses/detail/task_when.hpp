@@ -56,7 +56,7 @@ protected:
           }),
           task_(&task) {}
     ~ForkBranch() {
-        if (ReadyNode::linked()) fork_->parent->scheduler->unschedule(*this);
+        if (ReadyNode::scheduled()) fork_->parent->scheduler->unschedule(*this);
     }
 
 private:
