@@ -167,6 +167,34 @@ TEST_CASE("task_sync: what was handed over is not given back to one that is gone
     CHECK(live_frames() == 0);
 }
 
+TEST_CASE("task_sync: a mutex or semaphore that dies after a hand-over ends that wait too, and the value of a channel arrives") {
+    muses::sync_wait(muses::invoke([]() -> Task<> {
+        auto mutex = std::make_unique<AsyncMutex>();
+        auto semaphore = std::make_unique<AsyncSemaphore>(0);
+        auto channel = std::make_unique<Channel<int>>();
+        co_await mutex->lock();
+        int errors = 0;
+        int received = 0;
+        TaskScope scope([&](const std::exception_ptr& error) {
+            CHECK_THROWS_AS(std::rethrow_exception(error), std::logic_error);
+            ++errors;
+        });
+        scope.spawn(mutex->scoped_lock());
+        scope.spawn(semaphore->acquire());
+        scope.spawn(muses::invoke([&]() -> Task<> { received = (co_await channel->receive()).value(); }));
+        co_await turn();
+        mutex->unlock();
+        semaphore->release();
+        CHECK(channel->try_send(5));
+        mutex.reset();
+        semaphore.reset();
+        channel.reset();
+        co_await scope.join();
+        CHECK(errors == 2);
+        CHECK(received == 5);
+    }));
+}
+
 TEST_CASE("task_sync: tasks that were woken when their loop did not run may outlive what woke them") {
     EventLoop loop;
     {

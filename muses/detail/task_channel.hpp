@@ -94,7 +94,8 @@ private:
 /// What: a queue of values between tasks; a sender waits while it is full, a receiver while it is empty.
 /// Complexity: O(1); no allocation once the buffer has its size.
 /// Threads: any; each task goes on with its own scheduler. Values arrive in the order in which their sends began to be carried out.
-/// Lifetime: waits that are under way when it is destroyed end with std::logic_error, values inside are destroyed. A value that
+/// Lifetime: waits that are under way when it is destroyed end with std::logic_error, values inside are destroyed, those that have been handed
+///     over are received. A value that
 ///     was handed to a receiver which is destroyed before it runs goes to the next receiver, or back to the front, in its old order.
 /// Limits: `capacity` values beside those of waiting senders; 0: a send ends when a receiver has taken the value. Values that came back are
 ///     kept beyond that, for their sends have ended; none is taken in before they are fewer than the capacity again.
@@ -162,7 +163,8 @@ public:
     };
 
     explicit Channel(std::size_t capacity = 0) noexcept : capacity_(capacity) {}
-    ~Channel() { receivers_.end(); }  // before the ring: a receiver on another thread might give back to it
+    // Before the ring goes: a receiver on another thread might give back to it. Who has been handed a value keeps it.
+    ~Channel() { receivers_.end(detail::WaitOutcome::Done); }
 
     /// `co_await channel.send(value)`: true when the channel has taken it, false when it is closed (before or meanwhile). Throws
     /// muses::cancelled (it was not taken), std::bad_alloc.

@@ -76,7 +76,8 @@ private:
 /// What: permits that tasks take and anybody gives.
 /// Complexity: O(1); no allocation.
 /// Threads: any; each task goes on with its own scheduler.
-/// Lifetime: waits that are under way when it is destroyed end with std::logic_error.
+/// Lifetime: waits that are under way when it is destroyed end with std::logic_error, also those that have been handed a permit which their
+///     tasks have not seen.
 /// Limits: SIZE_MAX permits; first come, first served: a permit is handed to who waits, and nobody overtakes.
 class AsyncSemaphore {
 public:
@@ -147,7 +148,8 @@ private:
 /// What: one task at a time.
 /// Complexity: O(1); no allocation.
 /// Threads: any; each task goes on with its own scheduler. Held by a task, not by a thread.
-/// Lifetime: waits that are under way when it is destroyed end with std::logic_error.
+/// Lifetime: waits that are under way when it is destroyed end with std::logic_error, also those that have been handed the mutex which their
+///     tasks have not seen.
 /// Limits: not recursive; first come, first served: unlock() hands it to who waits, and nobody overtakes.
 class AsyncMutex {
 public:

@@ -173,10 +173,11 @@ public:
     WaitQueue& operator=(const WaitQueue&) = delete;
     ~WaitQueue() { end(); }
 
-    /// Ends all waits; nothing that was handed over is given back from now on. Takes the mutex.
-    void end() noexcept {
+    /// Ends all waits; nothing that was handed over is given back from now on. Waits that were handed something end with `handed`: Gone
+    /// where it is of no use without this. Takes the mutex.
+    void end(WaitOutcome handed = WaitOutcome::Gone) noexcept {
         const std::lock_guard lock(mutex);
-        while (handed_.pop_front() != nullptr) {}
+        while (QueuedWaiter* waiter = handed_.pop_front()) waiter->outcome_ = handed;  // it is on its way; it looks under the lock
         while (QueuedWaiter* waiter = waiters_.pop_front()) {
             waiter->outcome_ = WaitOutcome::Gone;
             waiter->scheduler().schedule(*waiter);
