@@ -1,4 +1,5 @@
 // Fetches a page over HTTP and prints it with its head.   http_get http://HOST[:PORT]/PATH
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <chrono>
@@ -7,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "muses/net/async_listener.hpp"
 #include "muses/net/async_resolver.hpp"
@@ -14,7 +16,8 @@
 using namespace std::chrono_literals;
 
 struct Url {
-    std::string host;
+    std::string authority;  // as written
+    std::string host;       // without the brackets of an IPv6 address
     std::uint16_t port = 80;
     std::string path = "/";
 };
@@ -22,15 +25,27 @@ struct Url {
 bool parse(std::string_view text, Url& url) {
     if (!text.starts_with("http://")) return false;
     text.remove_prefix(7);
-    const std::size_t slash = std::min(text.find('/'), text.size());
-    if (slash < text.size()) url.path = text.substr(slash);
-    const std::string_view authority = text.substr(0, slash);
-    const std::size_t colon = authority.rfind(':');
-    url.host = authority.substr(0, colon);
-    if (colon == std::string_view::npos) return !url.host.empty();
-    const std::string_view digits = authority.substr(colon + 1);
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), url.port);
-    return !url.host.empty() && error == std::errc() && end == digits.data() + digits.size();
+    text = text.substr(0, text.find('#'));
+    const std::size_t end_of_authority = std::min(text.find_first_of("/?"), text.size());
+    if (text.substr(end_of_authority).starts_with('/')) url.path.clear();
+    url.path += text.substr(end_of_authority);
+    url.authority = text.substr(0, end_of_authority);
+
+    std::string_view rest = url.authority;
+    if (rest.starts_with('[')) {
+        const std::size_t bracket = rest.find(']');
+        if (bracket == std::string_view::npos) return false;
+        url.host = rest.substr(1, bracket - 1);
+        rest.remove_prefix(bracket + 1);
+    } else {
+        const std::size_t colon = std::min(rest.find(':'), rest.size());
+        url.host = rest.substr(0, colon);
+        rest.remove_prefix(colon);
+    }
+    if (url.host.empty()) return false;
+    if (rest.empty()) return true;
+    const auto [end, error] = std::from_chars(rest.data() + 1, rest.data() + rest.size(), url.port);
+    return rest.front() == ':' && error == std::errc() && end == rest.data() + rest.size();
 }
 
 int complain(const char* what, const std::error_code& error) {
@@ -54,7 +69,7 @@ muses::Task<int> get(muses::EventLoop& loop, Url url) {
     if (!addresses) co_return complain("cannot find the host", addresses.error());
     muses::AsyncConnection server = co_await connect(loop, *addresses);
 
-    const std::string request = "GET " + url.path + " HTTP/1.1\r\nHost: " + url.host + "\r\nConnection: close\r\n\r\n";
+    const std::string request = "GET " + url.path + " HTTP/1.1\r\nHost: " + url.authority + "\r\nConnection: close\r\n\r\n";
     const auto sent = co_await server.async_write(request, 10s);
     if (!sent) co_return complain("cannot send", sent.error());
     std::array<char, 16384> room;

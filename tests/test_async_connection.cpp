@@ -251,6 +251,51 @@ TEST_CASE("async_connection: one that is destroyed between the event and the rea
     CHECK(loop.watched() == 0);
 }
 
+TEST_CASE(
+    "async_connection: an operation that was moved on its way, or is never awaited, does not touch a connection that is gone") {
+    EventLoop loop;
+    run(loop, muses::invoke([&]() -> Task<> {
+            for (int form = 0; form < 4; ++form) {
+                CAPTURE(form);
+                auto ends = std::make_unique<Ends>(loop);
+                std::array<char, 16> room{};
+                std::error_code error;
+                const auto gone = [](std::unique_ptr<Ends>& e) -> Task<> {
+                    co_await muses::sleep_for(1ms);
+                    e.reset();
+                };
+                const auto note = [&error](const auto& result) { error = result ? std::error_code() : result.error(); };
+                if (form == 0) {
+                    const auto both = co_await muses::when_all(ends->a.async_read(room), gone(ends));
+                    note(std::get<0>(both));
+                } else if (form == 1) {
+                    const auto both = co_await muses::when_all(muses::with_timeout(ends->a.async_read(room), 10s), gone(ends));
+                    REQUIRE(std::get<0>(both).has_value());
+                    note(*std::get<0>(both));
+                } else if (form == 2) {
+                    (void)muses::test::fill(ends->a.fd());
+                    const auto both = co_await muses::when_all(ends->a.async_write("x"), gone(ends));
+                    note(std::get<0>(both));
+                } else {
+                    auto read = ends->a.async_read(room);
+                    const auto moved = std::move(read);
+                    ends.reset();
+                    error = std::make_error_code(std::errc::operation_canceled);
+                }
+                CHECK(error == std::errc::operation_canceled);
+            }
+            muses::TCPListener socket("127.0.0.1", 0);
+            auto listener = std::make_unique<AsyncListener>(loop, *socket.get_listener());
+            const auto closes = [](std::unique_ptr<AsyncListener>& l) -> Task<> {
+                co_await muses::sleep_for(1ms);
+                l.reset();
+            };
+            const auto both = co_await muses::when_all(listener->async_accept(), closes(listener));
+            CHECK(std::get<0>(both).error() == std::errc::operation_canceled);
+        }));
+    CHECK(loop.watched() == 0);
+}
+
 TEST_CASE("async_connection: a peer that never pauses does not starve the rest of the loop") {
     EventLoop loop;
     run(loop, muses::invoke([&]() -> Task<> {

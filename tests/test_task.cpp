@@ -511,3 +511,17 @@ TEST_CASE("task: a foreign wait is not cancelled, and the next wait of the libra
     CHECK_THROWS_AS(muses::sync_wait(muses::with_stop_token(body(reached), source.get_token())), muses::cancelled);
     CHECK(reached);
 }
+
+TEST_CASE("task: a result is destroyed when the destructor of a local throws after it was returned") {
+    struct Throws {
+        ~Throws() noexcept(false) { throw std::runtime_error("from a destructor"); }  // NOLINT(bugprone-exception-escape)
+    };
+    const auto task = []() -> Task<Counted> {
+        const Throws local;
+        co_return Counted();
+    };
+    const int before = Counted::alive();
+    CHECK_THROWS_AS((void)muses::sync_wait(task()), std::runtime_error);
+    CHECK(Counted::alive() == before);
+    CHECK(live_frames() == 0);
+}

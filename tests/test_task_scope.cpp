@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -397,4 +398,20 @@ TEST_CASE("task_scope: what is spawned inside of sync_wait and not joined is fre
     }
     loop.stop();
     thread.join();
+}
+
+TEST_CASE("task_scope: an optional may hold one") {
+    static_assert(!std::is_constructible_v<TaskScope, TaskScope> && !std::is_constructible_v<TaskScope, TaskScope&>);
+    muses::sync_wait(muses::invoke([]() -> Task<> {
+        std::optional<TaskScope> scope;
+        scope.emplace();
+        scope->spawn(nothing());
+        co_await scope->join();
+        int errors = 0;
+        scope.emplace([&](const std::exception_ptr&) { ++errors; });
+        scope->spawn(throws_after(0ms, "told to the hook"));
+        co_await scope->join();
+        CHECK(errors == 1);
+        scope.reset();
+    }));
 }

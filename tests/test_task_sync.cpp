@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "muses/net/event_loop.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/tasks.hpp"
 
@@ -25,6 +26,7 @@ using muses::AsyncEvent;
 using muses::AsyncMutex;
 using muses::AsyncSemaphore;
 using muses::Channel;
+using muses::EventLoop;
 using muses::Task;
 using muses::TaskScope;
 using muses::test::live_frames;
@@ -140,6 +142,186 @@ TEST_CASE("task_sync: an owner of a mutex or permit that is destroyed before it 
         REQUIRE(value.has_value());
         CHECK(**value == 5);
     }));
+}
+
+TEST_CASE("task_sync: what was handed over is not given back to one that is gone") {
+    muses::sync_wait(muses::invoke([]() -> Task<> {
+        auto mutex = std::make_unique<AsyncMutex>();
+        auto semaphore = std::make_unique<AsyncSemaphore>(0);
+        auto channel = std::make_unique<Channel<std::unique_ptr<int>>>();
+        co_await mutex->lock();
+        TaskScope doomed(ignore);
+        doomed.spawn(mutex->lock());
+        doomed.spawn(mutex->scoped_lock());
+        doomed.spawn(semaphore->acquire());
+        doomed.spawn(channel->receive());
+        co_await turn();
+        mutex->unlock();
+        semaphore->release();
+        CHECK(channel->try_send(std::make_unique<int>(5)));
+        mutex.reset();
+        semaphore.reset();
+        channel.reset();
+        CHECK(doomed.size_approx() == 4);  // and now they are destroyed
+    }));
+    CHECK(live_frames() == 0);
+}
+
+TEST_CASE("task_sync: a mutex or semaphore that dies after a hand-over ends that wait too, and the value of a channel arrives") {
+    muses::sync_wait(muses::invoke([]() -> Task<> {
+        auto mutex = std::make_unique<AsyncMutex>();
+        auto semaphore = std::make_unique<AsyncSemaphore>(0);
+        auto channel = std::make_unique<Channel<int>>();
+        co_await mutex->lock();
+        int errors = 0;
+        int received = 0;
+        TaskScope scope([&](const std::exception_ptr& error) {
+            CHECK_THROWS_AS(std::rethrow_exception(error), std::logic_error);
+            ++errors;
+        });
+        scope.spawn(mutex->scoped_lock());
+        scope.spawn(semaphore->acquire());
+        scope.spawn(muses::invoke([&]() -> Task<> { received = (co_await channel->receive()).value(); }));
+        co_await turn();
+        mutex->unlock();
+        semaphore->release();
+        CHECK(channel->try_send(5));
+        mutex.reset();
+        semaphore.reset();
+        channel.reset();
+        co_await scope.join();
+        CHECK(errors == 2);
+        CHECK(received == 5);
+    }));
+}
+
+TEST_CASE("task_sync: tasks that were woken when their loop did not run may outlive what woke them") {
+    EventLoop loop;
+    {
+        AsyncEvent event;
+        AsyncMutex mutex;
+        AsyncSemaphore semaphore(0);
+        Channel<int> channel;
+        Channel<int> full;
+        const auto send = [](Channel<int>& c) -> Task<> { co_await c.send(1); };
+        CHECK(mutex.try_lock());
+        muses::spawn(loop, event.wait());
+        muses::spawn(loop, mutex.lock());
+        muses::spawn(loop, semaphore.acquire());
+        muses::spawn(loop, channel.receive());
+        muses::spawn(loop, send(full));
+        muses::spawn(loop, muses::invoke([&]() -> Task<> {
+                         co_await turn();
+                         loop.stop();
+                     }));
+        loop.run();
+        event.set();
+        mutex.unlock();
+        semaphore.release();
+        CHECK(channel.try_send(1));
+        CHECK(full.try_receive() == 1);
+    }
+}
+
+TEST_CASE("task_sync: a task that another thread has woken may destroy what woke it, with others woken too") {
+    const int rounds = stress_rounds(300);
+    for (int round = 0; round < rounds; ++round) {
+        auto event = std::make_unique<AsyncEvent>();
+        std::atomic<int> waiting{0};
+        std::thread setter([&waiting, raw = event.get()] {
+            while (waiting.load() < 3) std::this_thread::yield();
+            raw->set();
+        });
+        int gone_on = 0;
+        muses::sync_wait(muses::invoke([&]() -> Task<> {
+            const auto wait = [](AsyncEvent& e, std::atomic<int>& n, std::unique_ptr<AsyncEvent>& owner, int& on) -> Task<> {
+                ++n;
+                co_await e.wait();
+                owner.reset();
+                ++on;
+            };
+            TaskScope scope;
+            for (int i = 0; i < 3; ++i) scope.spawn(wait(*event, waiting, event, gone_on));
+            co_await scope.join();
+        }));
+        setter.join();
+        CHECK(gone_on == 3);
+    }
+}
+
+TEST_CASE("task_sync: a permit, a lock and a value come back when threads race to release, and to destroy who waits" *
+          doctest::test_suite("slow")) {
+    const int rounds = stress_rounds(1'000);
+    for (int round = 0; round < rounds; ++round) {
+        AsyncMutex mutex;
+        AsyncSemaphore semaphore(0);
+        Channel<std::unique_ptr<int>> channel(1);
+        CHECK(mutex.try_lock());
+        std::atomic<bool> ready{false};
+        std::thread giver([&] {
+            while (!ready.load()) std::this_thread::yield();
+            mutex.unlock();
+            semaphore.release();
+            CHECK(channel.try_send(std::make_unique<int>(7)));
+        });
+        muses::sync_wait(muses::invoke([&]() -> Task<> {
+            TaskScope doomed(ignore);
+            const auto locks = [](AsyncMutex& m) -> Task<> { const auto guard = co_await m.scoped_lock(); };
+            const auto acquires = [](AsyncSemaphore& s) -> Task<> {
+                co_await s.acquire();
+                s.release();
+            };
+            doomed.spawn(locks(mutex));
+            doomed.spawn(acquires(semaphore));
+            const auto receives = [](Channel<std::unique_ptr<int>>& c) -> Task<> {
+                auto value = co_await c.receive();
+                CHECK(c.try_send(std::move(*value)));
+            };
+            doomed.spawn(receives(channel));
+            co_await turn();
+            ready = true;
+            if (round % 2 == 0) co_await turn();
+        }));
+        giver.join();
+        CHECK(mutex.try_lock());
+        CHECK(semaphore.available_approx() == 1);
+        CHECK(channel.try_receive().has_value());
+    }
+}
+
+TEST_CASE("task_sync: values that come back to a channel keep their order and do not let more in than it has room for") {
+    for (const std::size_t capacity : {std::size_t{0}, std::size_t{2}}) {
+        CAPTURE(capacity);
+        muses::sync_wait(muses::invoke([capacity]() -> Task<> {
+            Channel<int> channel(capacity);
+            std::vector<std::unique_ptr<TaskScope>> doomed;
+            for (int i = 0; i < 4; ++i) {
+                doomed.push_back(std::make_unique<TaskScope>(ignore));
+                doomed.back()->spawn(channel.receive());
+                co_await turn();
+            }
+            for (int i = 0; i < 4; ++i) CHECK(channel.try_send(int{i}));
+            const int inside = static_cast<int>(capacity);
+            for (int i = 0; i < inside; ++i) CHECK(channel.try_send(4 + i));
+            for (const std::size_t i : {2U, 0U, 3U, 1U}) doomed[i].reset();
+            CHECK(channel.size_approx() == capacity);
+            CHECK_FALSE(channel.try_send(100));
+            TaskScope sender;
+            bool sent = false;
+            sender.spawn(muses::invoke([&]() -> Task<> { sent = co_await channel.send(4 + inside); }));
+            co_await turn();
+            for (int i = 0; i < 4; ++i) {
+                CHECK(co_await channel.receive() == i);
+                co_await turn();
+                CHECK_FALSE(sent);
+            }
+            for (int i = 0; i <= inside; ++i) CHECK(co_await channel.receive() == 4 + i);
+            co_await sender.join();
+            CHECK(sent);
+            CHECK(channel.size_approx() == 0);
+            CHECK_FALSE(channel.try_receive().has_value());
+        }));
+    }
 }
 
 TEST_CASE("task_sync: a cancelled wait takes no permit, no lock and no value") {

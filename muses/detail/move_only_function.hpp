@@ -46,10 +46,12 @@ public:
     MoveOnlyFunction(std::nullptr_t) noexcept {}
 
     /// Takes a callable. A null function pointer, a null member pointer or an empty MoveOnlyFunction gives an empty one.
+    // Whether F can be called comes before whether it can be constructed: a class with a constructor that takes a MoveOnlyFunction would
+    // else be asked for that while it is being answered.
     template <class F>
         requires(!std::same_as<std::remove_cvref_t<F>, MoveOnlyFunction> && !kIsInPlaceType<std::remove_cvref_t<F>> &&
-                 std::is_constructible_v<std::decay_t<F>, F> && std::is_invocable_r_v<R, std::decay_t<F>, Args...> &&
-                 std::is_invocable_r_v<R, std::decay_t<F>&, Args...>)
+                 std::is_invocable_r_v<R, std::decay_t<F>, Args...> && std::is_invocable_r_v<R, std::decay_t<F>&, Args...> &&
+                 std::is_constructible_v<std::decay_t<F>, F>)
     MoveOnlyFunction(F&& callable) {
         using Callable = std::decay_t<F>;
         constexpr bool kMayBeNull =

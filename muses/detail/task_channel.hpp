@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <coroutine>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "muses/detail/task_core.hpp"
 #include "muses/detail/task_wait.hpp"
@@ -35,13 +37,19 @@ public:
     /// Throws std::bad_alloc, and then leaves `value` untouched.
     void push_back(T& value) {
         make_room();
-        std::construct_at(slots_ + ((first_ + size_) & (room_ - 1)), std::move(value));
+        std::construct_at(slot(size_), std::move(value));
         ++size_;
     }
-    void push_front(T& value) {
+    /// Before what is `index` now; O(index). As above.
+    void insert(std::size_t index, T& value) {
         make_room();
         first_ = (first_ - 1) & (room_ - 1);
-        std::construct_at(slots_ + first_, std::move(value));
+        for (std::size_t i = 0; i < index; ++i) {
+            T* const from = slot(i + 1);
+            std::construct_at(slot(i), std::move(*from));
+            std::destroy_at(from);
+        }
+        std::construct_at(slot(index), std::move(value));
         ++size_;
     }
     [[nodiscard]] T pop_front() noexcept {
@@ -54,13 +62,15 @@ public:
     }
 
 private:
+    [[nodiscard]] T* slot(std::size_t index) const noexcept { return slots_ + ((first_ + index) & (room_ - 1)); }
+
     void make_room() {
         if (size_ < room_) return;
         const std::size_t room = std::max<std::size_t>(8, 2 * room_);
         if (room > static_cast<std::size_t>(-1) / 2 / sizeof(T)) throw std::bad_alloc();
         T* const slots = std::allocator<T>().allocate(room);
         for (std::size_t i = 0; i < size_; ++i) {
-            T* const from = slots_ + ((first_ + i) & (room_ - 1));
+            T* const from = slot(i);
             std::construct_at(slots + i, std::move(*from));
             std::destroy_at(from);
         }
@@ -84,9 +94,11 @@ private:
 /// What: a queue of values between tasks; a sender waits while it is full, a receiver while it is empty.
 /// Complexity: O(1); no allocation once the buffer has its size.
 /// Threads: any; each task goes on with its own scheduler. Values arrive in the order in which their sends began to be carried out.
-/// Lifetime: waits that are under way when it is destroyed end with std::logic_error, values inside are destroyed. A value that
-///     was handed to a receiver which is destroyed before it runs goes back to the front.
-/// Limits: `capacity` values beside those of waiting senders; 0: a send ends when a receiver has taken the value.
+/// Lifetime: waits that are under way when it is destroyed end with std::logic_error, values inside are destroyed, those that have been handed
+///     over are received. A value that
+///     was handed to a receiver which is destroyed before it runs goes to the next receiver, or back to the front, in its old order.
+/// Limits: `capacity` values beside those of waiting senders; 0: a send ends when a receiver has taken the value. Values that came back are
+///     kept beyond that, for their sends have ended; none is taken in before they are fewer than the capacity again.
 template <class T>
 class Channel {
     static_assert(std::is_nothrow_move_constructible_v<T>, "muses::Channel: moving a value must not throw, it would be lost");
@@ -123,8 +135,7 @@ public:
     public:
         Receive(Receive&&) noexcept = default;
         ~Receive() {
-            leave_queue();
-            if (unclaimed() && value_) channel_->give_back(*value_);
+            leave_unclaimed([this] { channel_->give_back(*this); });
         }
         [[nodiscard]] bool await_ready() noexcept {
             const std::lock_guard lock(channel_->receivers_.mutex);
@@ -139,7 +150,6 @@ public:
         }
         [[nodiscard]] std::optional<T> await_resume() {
             leave_queue();
-            claim();
             throw_if_cancelled();
             return std::move(value_);
         }
@@ -149,9 +159,12 @@ public:
         explicit Receive(Channel& channel) noexcept : channel_(&channel) {}
         Channel* channel_;
         std::optional<T> value_;
+        std::uint64_t number_ = 0;  // which hand-over it was, counted by the channel
     };
 
     explicit Channel(std::size_t capacity = 0) noexcept : capacity_(capacity) {}
+    // Before the ring goes: a receiver on another thread might give back to it. Who has been handed a value keeps it.
+    ~Channel() { receivers_.end(detail::WaitOutcome::Done); }
 
     /// `co_await channel.send(value)`: true when the channel has taken it, false when it is closed (before or meanwhile). Throws
     /// muses::cancelled (it was not taken), std::bad_alloc.
@@ -180,8 +193,8 @@ public:
     void close() noexcept {
         const std::lock_guard lock(receivers_.mutex);
         closed_ = true;
-        while (senders_.wake_first() != nullptr) {}
-        while (receivers_.wake_first() != nullptr) {  // who waits has found nothing inside
+        while (senders_.wake_first()) {}
+        while (receivers_.wake_first()) {  // who waits has found nothing inside
         }
     }
 
@@ -190,19 +203,18 @@ public:
         return closed_;
     }
 
-    /// How many values are inside, those of waiting senders not counted.
+    /// How many values are inside, those of waiting senders not counted, nor those that came back beyond the capacity.
     [[nodiscard]] std::size_t size_approx() const noexcept {
         const std::lock_guard lock(receivers_.mutex);
-        return ring_.size();
+        return std::min(ring_.size(), capacity_);
     }
 
 private:
     // True when there is nothing to wait for; `sent` tells whether the value has been taken.
     bool send_locked(T& value, bool& sent) {
         if (closed_) return true;
-        if (auto* receiver = static_cast<Receive*>(receivers_.front())) {
-            receiver->value_.emplace(std::move(value));
-            receivers_.wake_first();
+        if (hand_over(value, handed_ + 1)) {
+            ++handed_;
         } else if (ring_.size() < capacity_) {
             ring_.push_back(value);
         } else {
@@ -217,28 +229,40 @@ private:
         auto* const sender = static_cast<Send*>(senders_.front());
         if (ring_.size() > 0) {
             value.emplace(ring_.pop_front());
-            if (sender != nullptr) ring_.push_back(sender->value_);  // into the place that is free now: no allocation
+            if (!came_back_.empty()) came_back_.erase(came_back_.begin());
+            if (sender == nullptr || ring_.size() >= capacity_) return true;
+            ring_.push_back(sender->value_);  // into the place that is free now: no allocation
         } else if (sender != nullptr) {
             value.emplace(std::move(sender->value_));
         } else {
             return closed_;
         }
-        if (sender != nullptr) {
-            sender->sent_ = true;
-            senders_.wake_first();
-        }
+        sender->sent_ = true;
+        senders_.wake_first();
         return true;
     }
 
-    void give_back(T& value) noexcept {
-        const std::lock_guard lock(receivers_.mutex);
-        if (auto* receiver = static_cast<Receive*>(receivers_.front())) {
-            receiver->value_.emplace(std::move(value));
-            receivers_.wake_first();
-            return;
-        }
+    // To the first receiver that waits; false when none does.
+    bool hand_over(T& value, std::uint64_t number) noexcept {
+        auto* const receiver = static_cast<Receive*>(receivers_.front());
+        if (receiver == nullptr) return false;
+        receiver->value_.emplace(std::move(value));
+        receiver->number_ = number;
+        return receivers_.hand_to_first();
+    }
+
+    // What has been handed over is older than what has stayed inside: it comes before that, and among its like in the order of the hand-overs.
+    void give_back(Receive& receiver) noexcept {
+        if (hand_over(*receiver.value_, receiver.number_)) return;
         try {
-            ring_.push_front(value);
+            const auto place = std::ranges::upper_bound(came_back_, receiver.number_);
+            const auto index = static_cast<std::size_t>(place - came_back_.begin());
+            came_back_.insert(place, receiver.number_);
+            try {
+                ring_.insert(index, *receiver.value_);
+            } catch (const std::bad_alloc&) {
+                came_back_.erase(came_back_.begin() + static_cast<std::ptrdiff_t>(index));
+            }
         } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): in a destructor, without memory, it is lost
         }
     }
@@ -246,6 +270,8 @@ private:
     mutable detail::WaitQueue receivers_;
     detail::WaitQueue senders_{receivers_, 0};
     detail::ChannelRing<T> ring_;
+    std::vector<std::uint64_t> came_back_;  // the numbers of the first values in the ring: those that were handed over in vain
+    std::uint64_t handed_ = 0;
     const std::size_t capacity_;
     bool closed_ = false;
 };

@@ -62,7 +62,7 @@ protected:
 
     void end(detail::WaitOutcome outcome) noexcept {
         disarm();
-        if (ReadyNode::linked())
+        if (ReadyNode::scheduled())
             set_outcome(outcome);  // it is on its way to its scheduler's thread, and will see there that it need not begin
         else
             complete(outcome);

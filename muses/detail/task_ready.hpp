@@ -79,6 +79,9 @@ struct ReadyNode : ListLink {
     using Run = void (*)(ReadyNode&) noexcept;
     explicit ReadyNode(Run what) noexcept : run(what) {}
 
+    /// Does not look at the links of one in the inbox: other threads change those when they put its neighbours there.
+    [[nodiscard]] bool scheduled() const noexcept { return in_inbox || linked(); }
+
     Run run;
     bool in_inbox = false;  // it came from another thread, and stands in a list that others touch
 };

@@ -70,7 +70,7 @@ protected:
           task_(&task) {}
     ~SpawnedTask() {
         if (scheduler_ == nullptr) return;
-        if (ReadyNode::linked()) scheduler_->unschedule(*this);
+        if (ReadyNode::scheduled()) scheduler_->unschedule(*this);
         scheduler_->remove_root(*this);
     }
 
@@ -272,7 +272,7 @@ private:
         if (--count_ > 0) return;
         if (std::exchange(cancelling_, false)) scheduler_->unschedule(canceller_);
         scheduler_ = given_;
-        while (queue_.wake_first() != nullptr) {}
+        while (queue_.wake_first()) {}
     }
 
     void report(std::exception_ptr error) noexcept {

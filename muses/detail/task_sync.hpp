@@ -16,7 +16,8 @@ namespace muses {
 /// What: a flag that tasks wait for.
 /// Complexity: O(1), set() O(waiters); no allocation.
 /// Threads: any; each task goes on with its own scheduler.
-/// Lifetime: waits that are under way when it is destroyed end with std::logic_error. A task that has been woken may destroy it.
+/// Lifetime: waits that are under way when it is destroyed end with std::logic_error. A task that has been woken may destroy it, also
+///     when others that were woken with it have not gone on yet.
 /// Limits: none.
 class AsyncEvent {
 public:
@@ -53,7 +54,7 @@ public:
     void set() noexcept {
         const std::lock_guard lock(queue_.mutex);
         set_ = true;
-        while (queue_.wake_first() != nullptr) {}
+        while (queue_.wake_first()) {}
     }
 
     /// Later waits wait again. Those that have been woken go on.
@@ -75,7 +76,8 @@ private:
 /// What: permits that tasks take and anybody gives.
 /// Complexity: O(1); no allocation.
 /// Threads: any; each task goes on with its own scheduler.
-/// Lifetime: waits that are under way when it is destroyed end with std::logic_error.
+/// Lifetime: waits that are under way when it is destroyed end with std::logic_error, also those that have been handed a permit which their
+///     tasks have not seen.
 /// Limits: SIZE_MAX permits; first come, first served: a permit is handed to who waits, and nobody overtakes.
 class AsyncSemaphore {
 public:
@@ -83,8 +85,7 @@ public:
     public:
         Acquire(Acquire&&) noexcept = default;
         ~Acquire() {
-            leave_queue();
-            if (unclaimed()) semaphore_->give_back();  // the task was destroyed with a permit that it has not seen
+            leave_unclaimed([this] { semaphore_->give_one(); });  // the task was destroyed with a permit that it has not seen
         }
         [[nodiscard]] bool await_ready() const noexcept { return semaphore_->try_acquire(); }
         [[nodiscard]] bool await_suspend(std::coroutine_handle<> /*task*/) noexcept {
@@ -96,7 +97,6 @@ public:
         }
         void await_resume() {
             leave_queue();
-            claim();
             throw_if_cancelled();
         }
 
@@ -122,7 +122,7 @@ public:
         const std::lock_guard lock(queue_.mutex);
         if (count > std::numeric_limits<std::size_t>::max() - permits_)
             throw std::logic_error("muses::AsyncSemaphore::release: too many permits");
-        for (; count > 0 && queue_.wake_first() != nullptr; --count) {}
+        for (; count > 0 && queue_.hand_to_first(); --count) {}
         permits_ += count;
     }
 
@@ -137,9 +137,8 @@ private:
         --permits_;
         return true;
     }
-    void give_back() noexcept {
-        const std::lock_guard lock(queue_.mutex);
-        if (queue_.wake_first() == nullptr) ++permits_;
+    void give_one() noexcept {
+        if (!queue_.hand_to_first()) ++permits_;
     }
 
     mutable detail::WaitQueue queue_;
@@ -149,7 +148,8 @@ private:
 /// What: one task at a time.
 /// Complexity: O(1); no allocation.
 /// Threads: any; each task goes on with its own scheduler. Held by a task, not by a thread.
-/// Lifetime: waits that are under way when it is destroyed end with std::logic_error.
+/// Lifetime: waits that are under way when it is destroyed end with std::logic_error, also those that have been handed the mutex which their
+///     tasks have not seen.
 /// Limits: not recursive; first come, first served: unlock() hands it to who waits, and nobody overtakes.
 class AsyncMutex {
 public:
@@ -183,8 +183,7 @@ public:
     public:
         Lock(Lock&&) noexcept = default;
         ~Lock() {
-            leave_queue();
-            if (unclaimed()) mutex_->pass_on();  // the task was destroyed as an owner that has not seen it
+            leave_unclaimed([this] { (void)mutex_->pass_on_locked(); });  // the task was destroyed as an owner that has not seen it
         }
         [[nodiscard]] bool await_ready() const noexcept { return mutex_->try_lock(); }
         [[nodiscard]] bool await_suspend(std::coroutine_handle<> /*task*/) noexcept {
@@ -196,7 +195,6 @@ public:
         }
         void await_resume() {
             leave_queue();
-            claim();
             throw_if_cancelled();
         }
 
@@ -240,8 +238,11 @@ public:
 private:
     bool pass_on() noexcept {
         const std::lock_guard lock(queue_.mutex);
+        return pass_on_locked();
+    }
+    bool pass_on_locked() noexcept {
         if (!locked_) return false;
-        if (queue_.wake_first() == nullptr) locked_ = false;
+        if (!queue_.hand_to_first()) locked_ = false;
         return true;
     }
 

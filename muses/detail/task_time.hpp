@@ -133,7 +133,7 @@ private:
         Node(TaskScheduler& s, CancelScope& c) noexcept
             : ReadyNode([](ReadyNode& node) noexcept { static_cast<Node&>(node).scope.request(); }), scheduler(s), scope(c) {}
         ~Node() {
-            if (linked()) scheduler.unschedule(*this);
+            if (scheduled()) scheduler.unschedule(*this);
         }
         TaskScheduler& scheduler;
         CancelScope& scope;

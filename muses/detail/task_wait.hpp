@@ -1,10 +1,13 @@
 // What a task does when it waits: suspended on its own thread, until something there (or another thread) says that it may go on.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <mutex>
 #include <stdexcept>
+#include <utility>
 
 #include "muses/detail/task_core.hpp"
 #include "muses/detail/task_ready.hpp"
@@ -42,7 +45,7 @@ protected:
     TaskWaiter& operator=(TaskWaiter&&) = delete;
     ~TaskWaiter() {
         Cancellable::unlink();
-        if (ReadyNode::linked()) scheduler().unschedule(*this);
+        if (ReadyNode::scheduled()) scheduler().unschedule(*this);
     }
 
     [[nodiscard]] TaskScheduler& scheduler() const noexcept { return *task_->scheduler; }
@@ -90,10 +93,41 @@ class WaitQueue;
 
 struct QueueLink : ListLink {};
 
+/// What: the mutexes of all wait queues: a queue has the one that its address falls on.
+/// Complexity: O(1).
+/// Threads: any.
+/// Lifetime: for ever. A waiter that another thread wakes must take the lock to learn where it stands, and by then the queue may be
+///     gone, destroyed by a task that was woken together with it.
+/// Limits: queues that fall on the same one wait for each other. Under it nothing is locked but what belongs to a scheduler.
+class WaitLocks {
+public:
+    [[nodiscard]] static std::mutex& of(const void* queue) noexcept {
+        constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15;
+        return all_.slots[reinterpret_cast<std::uintptr_t>(queue) * kGolden >> (64 - kBits)].mutex;
+    }
+
+private:
+    static constexpr unsigned kBits = 6;
+    struct alignas(64) Slot {
+        std::mutex mutex;
+    };
+    // Never destroyed: what is static may be used until the very end.
+    union All {
+        constexpr All() noexcept : slots{} {}
+        All(const All&) = delete;
+        All& operator=(const All&) = delete;
+        ~All() {}  // NOLINT(modernize-use-equals-default): that would be deleted
+        std::array<Slot, std::size_t{1} << kBits> slots;
+    };
+    static All all_;
+};
+
+inline constinit WaitLocks::All WaitLocks::all_;
+
 /// What: a waiter in the queue of something that other threads may use too.
 /// Complexity: O(1), one uncontended mutex.
 /// Threads: woken by any.
-/// Lifetime: the queue outlives it, or says that it is gone.
+/// Lifetime: the queue may die first, whether the waiter is in it or has been woken; it is not touched from then on.
 /// Limits: one queue.
 class QueuedWaiter : public TaskWaiter, public QueueLink {
 protected:
@@ -106,38 +140,45 @@ protected:
     /// touch the queue any more on behalf of this wait, so the queue may be destroyed.
     inline void leave_queue() noexcept;
 
-    /// In the queue, as far as this thread knows.
-    [[nodiscard]] bool suspended() const noexcept { return suspended_; }
-
-    /// Woken with Done, and the task has not seen it: what was handed over must be given back.
-    [[nodiscard]] bool unclaimed() const noexcept { return outcome() == WaitOutcome::Done && suspended_ && !claimed_; }
-    void claim() noexcept { claimed_ = true; }
+    /// The same for a waiter that is destroyed: when it has been handed something, which its task has not seen, and the queue is still
+    /// there, calls `give_back` under the lock.
+    template <class F>
+    void leave_unclaimed(F give_back) noexcept {
+        Cancellable::unlink();
+        if (mutex_ == nullptr) return;
+        const std::lock_guard lock(*std::exchange(mutex_, nullptr));
+        if (!QueueLink::linked()) return;
+        QueueLink::unlink();
+        if (!pending()) give_back();
+    }
 
 private:
     friend class WaitQueue;
     inline void cancel_wait() noexcept;
 
-    WaitQueue* queue_ = nullptr;  // the lock of this queue must be taken before anything else is believed
-    bool suspended_ = false;
-    bool claimed_ = false;
+    std::mutex* mutex_ = nullptr;  // the queue's; must be taken before anything else is believed
 };
 
 /// What: tasks that wait for the same thing, first come, first served.
 /// Complexity: O(1).
 /// Threads: all members but the destructor want the mutex held.
-/// Lifetime: when it is destroyed, the waits in it end with WaitOutcome::Gone.
+/// Lifetime: when it is destroyed, or ended before by its owner, the waits in it end with WaitOutcome::Gone.
 /// Limits: none.
 class WaitQueue {
 public:
-    WaitQueue() noexcept : mutex(own_) {}
+    WaitQueue() noexcept : mutex(WaitLocks::of(this)) {}
     /// With the mutex of `other`, which must live longer.
     explicit WaitQueue(WaitQueue& other, int /*to differ from a copy*/) noexcept : mutex(other.mutex) {}
     WaitQueue(const WaitQueue&) = delete;
     WaitQueue& operator=(const WaitQueue&) = delete;
-    ~WaitQueue() {
+    ~WaitQueue() { end(); }
+
+    /// Ends all waits; nothing that was handed over is given back from now on. Waits that were handed something end with `handed`: Gone
+    /// where it is of no use without this. Takes the mutex.
+    void end(WaitOutcome handed = WaitOutcome::Gone) noexcept {
         const std::lock_guard lock(mutex);
+        while (QueuedWaiter* waiter = handed_.pop_front()) waiter->outcome_ = handed;  // it is on its way; it looks under the lock
         while (QueuedWaiter* waiter = waiters_.pop_front()) {
-            waiter->queue_ = nullptr;  // first: there will be nothing to lock
             waiter->outcome_ = WaitOutcome::Gone;
             waiter->scheduler().schedule(*waiter);
         }
@@ -147,22 +188,28 @@ public:
     [[nodiscard]] QueuedWaiter* front() noexcept { return waiters_.front(); }
 
     void push(QueuedWaiter& waiter) noexcept {
-        waiter.queue_ = this;
-        waiter.suspended_ = true;
+        waiter.mutex_ = &mutex;
         waiters_.push_back(waiter);
     }
 
-    /// Takes the first one out and lets it go on; null when there is none. What it has been handed must be in place.
-    QueuedWaiter* wake_first() noexcept {
+    /// Takes the first one out and lets it go on; false when there is none.
+    bool wake_first() noexcept {
         QueuedWaiter* const waiter = waiters_.pop_front();
-        if (waiter != nullptr) wake(*waiter);
-        return waiter;
+        if (waiter == nullptr) return false;
+        if (waiter->scheduler().on_own_thread()) waiter->mutex_ = nullptr;  // nobody else knows it: no lock when it goes on
+        wake(*waiter);
+        return true;
     }
 
-private:
-    std::mutex own_;
+    /// The same for one that is handed something, which is in place: to be given back when its task dies before it goes on.
+    bool hand_to_first() noexcept {
+        QueuedWaiter* const waiter = waiters_.pop_front();
+        if (waiter == nullptr) return false;
+        handed_.push_back(*waiter);
+        wake(*waiter);
+        return true;
+    }
 
-public:
     std::mutex& mutex;
 
 private:
@@ -171,7 +218,6 @@ private:
     static void wake(QueuedWaiter& waiter) noexcept {
         TaskScheduler& scheduler = waiter.scheduler();
         if (scheduler.on_own_thread()) {
-            waiter.queue_ = nullptr;
             waiter.set_outcome(WaitOutcome::Done);
             scheduler.schedule_here(waiter);
         } else {
@@ -181,24 +227,24 @@ private:
     }
 
     LinkedList<QueuedWaiter, QueueLink> waiters_;
+    LinkedList<QueuedWaiter, QueueLink> handed_;  // woken with something that their tasks have not seen yet
 };
 
 inline void QueuedWaiter::leave_queue() noexcept {
     Cancellable::unlink();
-    if (queue_ == nullptr) return;
-    const std::lock_guard lock(queue_->mutex);
+    if (mutex_ == nullptr) return;
+    const std::lock_guard lock(*std::exchange(mutex_, nullptr));
     QueueLink::unlink();
-    queue_ = nullptr;
 }
 
 inline void QueuedWaiter::cancel_wait() noexcept {
-    if (queue_ == nullptr) return;
+    if (mutex_ == nullptr) return;
     {
-        const std::lock_guard lock(queue_->mutex);
-        if (!QueueLink::linked()) return;  // woken by another thread: that came first
+        const std::lock_guard lock(*mutex_);
+        if (!pending()) return;  // woken by another thread: that came first
         QueueLink::unlink();
     }
-    queue_ = nullptr;
+    mutex_ = nullptr;
     complete(WaitOutcome::Cancelled);
 }
 

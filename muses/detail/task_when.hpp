@@ -56,7 +56,7 @@ protected:
           }),
           task_(&task) {}
     ~ForkBranch() {
-        if (ReadyNode::linked()) fork_->parent->scheduler->unschedule(*this);
+        if (ReadyNode::scheduled()) fork_->parent->scheduler->unschedule(*this);
     }
 
 private:
@@ -274,7 +274,9 @@ template <class T>
 
 /// `co_await when_any(a, b, …)`: runs all of them until one has ended, cancels the waits of the others, and goes on when those have ended too. Gives the
 /// index of the first one and its result, or throws what that one has thrown. What a later one throws, other than cancelled, goes to the
-/// scheduler's hook for exceptions. Throws std::logic_error when one is an empty task.
+/// scheduler's hook for exceptions. Throws std::logic_error when one is an empty task. A wait that has been over already is not cancelled: a loser
+/// may have been handed a value, a permit or a lock in the same turn, and its result is destroyed. So race what gives back by destruction
+/// (scoped_lock() instead of lock()), or a task of yours, which sees what it was handed and can put it where it belongs.
 template <detail::Awaitable A, detail::Awaitable... As>
 [[nodiscard]] auto when_any(A&& first, As&&... others) {
     return detail::run_race<detail::AwaitResult<A>, detail::AwaitResult<As>...>(detail::as_task(std::forward<A>(first)),

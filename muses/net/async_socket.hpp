@@ -84,6 +84,7 @@ public:
         socket_->at_once = 0;
         socket_->watch();
         place = this;
+        in_place_ = true;
         deadline_ = deadline_from_now(deadline_);
         again_ = !fair && possible();  // when the others have had their turn, as if an event had come
         arm(scheduler(), again_ ? SteadyTime::min() : deadline_);
@@ -152,11 +153,11 @@ private:
         complete(outcome);
     }
 
+    // Touches the socket only while the socket knows this: it may be gone before the task goes on, before an operation that was never
+    // awaited dies, and before one that was moved from does.
     void leave() noexcept {
-        if (socket_ == nullptr) return;
-        if (socket_->reader == this) socket_->reader = nullptr;
-        if (socket_->writer == this) socket_->writer = nullptr;
-        socket_ = nullptr;  // it may be gone before the task goes on
+        if (!std::exchange(in_place_, false)) return;
+        (reads_ ? socket_->reader : socket_->writer) = nullptr;
     }
 
     AsyncSocket* socket_;
@@ -165,6 +166,7 @@ private:
     std::error_code error_;
     bool reads_;
     bool again_ = false;
+    bool in_place_ = false;  // the socket's reader or writer
 };
 
 inline void AsyncSocket::close() noexcept {
