@@ -28,6 +28,7 @@
 
 #include "muses/net/async_listener.hpp"
 #include "tests/support/eventually.hpp"
+#include "tests/support/loop_tasks.hpp"
 #include "tests/support/sockets.hpp"
 #include "tests/support/tasks.hpp"
 
@@ -38,27 +39,12 @@ using muses::EventLoop;
 using muses::Task;
 using muses::test::FdPair;
 using muses::test::live_frames;
+using muses::test::run;
 using muses::test::socket_pair;
 using muses::test::stress_rounds;
 using muses::test::write_all;
 
 namespace {
-
-// Runs `task` on `loop`, and the loop until the task has ended.
-void run(EventLoop& loop, Task<> task) {
-    std::exception_ptr error;
-    const auto body = [](EventLoop& l, Task<> t, std::exception_ptr& e) -> Task<> {
-        try {
-            co_await t;
-        } catch (...) {
-            e = std::current_exception();
-        }
-        l.stop();
-    };
-    muses::spawn(loop, body(loop, std::move(task), error));
-    loop.run();
-    if (error) std::rethrow_exception(error);
-}
 
 // Two connected AsyncConnections on one loop.
 struct Ends {

@@ -18,21 +18,13 @@
 
 #include "muses/net/async_listener.hpp"
 #include "tests/support/eventually.hpp"
+#include "tests/support/sanitizers.hpp"
 
 using namespace std::chrono_literals;
 using muses::AsyncConnection;
 using muses::AsyncListener;
 using muses::EventLoop;
 using muses::Task;
-
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define MUSES_TEST_TSAN 1
-#endif
-#endif
-#if defined(__SANITIZE_THREAD__)
-#define MUSES_TEST_TSAN 1
-#endif
 
 namespace {
 

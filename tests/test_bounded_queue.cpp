@@ -28,6 +28,7 @@
 #include "support/asleep.hpp"
 #include "support/eventually.hpp"
 #include "support/queue_elements.hpp"
+#include "support/sanitizers.hpp"
 
 using namespace muses::test;
 using namespace std::chrono_literals;
@@ -35,21 +36,9 @@ using muses::BoundedQueue;
 using muses::OverflowPolicy;
 using muses::detail::RingStart;
 
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define TEST_UNDER_TSAN 1
-#endif
-#endif
-#if defined(__SANITIZE_THREAD__)
-#define TEST_UNDER_TSAN 1
-#endif
-#ifndef TEST_UNDER_TSAN
-#define TEST_UNDER_TSAN 0
-#endif
-
 // --- allocations that fail on demand (TSan does not allow to replace operator new)
 
-#if !TEST_UNDER_TSAN
+#if !defined(MUSES_TEST_TSAN)
 namespace {
 thread_local bool allocations_fail = false;
 
@@ -307,7 +296,7 @@ TEST_CASE("bounded_queue: wait_push keeps its value when time runs out") {
     CHECK(last != nullptr);  // NOLINT(bugprone-use-after-move)
 }
 
-#if !TEST_UNDER_TSAN
+#if !defined(MUSES_TEST_TSAN)
 TEST_CASE("bounded_queue: Block gives the strong guarantee when memory runs out") {
     BoundedQueue<MoveOnly, OverflowPolicy::Block> queue(5000);
     std::uint64_t pushed = 0;

@@ -24,23 +24,6 @@ using muses::detail::RingStart;
 
 namespace {
 
-// What a consumer got: a count, a sum, and whether each producer's elements came in order.
-struct Tally {
-    std::uint64_t count = 0;
-    std::uint64_t sum = 0;
-    bool ordered = true;
-    std::array<std::uint64_t, 16> next{};
-
-    void add(std::uint64_t number) {
-        ++count;
-        sum += number;
-        std::uint64_t& expected = next.at(number >> 32U);
-        const std::uint64_t index = number & 0xFFFFFFFFU;
-        ordered = ordered && index >= expected;
-        expected = index + 1;
-    }
-};
-
 template <class Queue>
 void consume(Queue& queue, unsigned kind, Tally& tally) {
     using T = typename Queue::value_type;

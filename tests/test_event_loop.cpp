@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "tests/support/eventually.hpp"
+#include "tests/support/sanitizers.hpp"
 #include "tests/support/sockets.hpp"
 
 using namespace std::chrono_literals;
@@ -37,15 +38,6 @@ using muses::test::drain;
 using muses::test::FdPair;
 using muses::test::socket_pair;
 using muses::test::write_all;
-
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define MUSES_TEST_TSAN 1
-#endif
-#endif
-#if defined(__SANITIZE_THREAD__)
-#define MUSES_TEST_TSAN 1
-#endif
 
 namespace {
 

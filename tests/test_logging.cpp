@@ -36,6 +36,7 @@
 #include <vector>
 
 #include "support/eventually.hpp"
+#include "support/sanitizers.hpp"
 #include "support/temp_dir.hpp"
 
 using namespace std::chrono_literals;
@@ -1349,12 +1350,8 @@ TEST_CASE("logging: a static Logger is destroyed without a deadlock while thread
 
 // ThreadSanitizer ends a forked child that starts a thread. In one of gcc's AddressSanitizer such a thread may wait for ever for a lock of
 // the allocator, which some thread of the parent held at the fork.
-#if defined(__SANITIZE_THREAD__) || (defined(__SANITIZE_ADDRESS__) && !defined(__clang__))
+#if defined(MUSES_TEST_TSAN) || (defined(__SANITIZE_ADDRESS__) && !defined(__clang__))
 #define MUSES_TEST_NO_THREADS_IN_CHILD 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define MUSES_TEST_NO_THREADS_IN_CHILD 1
-#endif
 #endif
 
 TEST_CASE("logging: a forked child exits at once and writes no line of its parent") {

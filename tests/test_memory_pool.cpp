@@ -17,6 +17,7 @@
 
 #include "support/eventually.hpp"
 #include "support/failing_new.hpp"
+#include "support/memory_pools.hpp"
 
 using muses::MemoryPool;
 using muses::MemoryPoolOptions;
@@ -31,12 +32,6 @@ MemoryPoolStats::SizeClass class_for(const MemoryPool& pool, std::size_t bytes) 
     for (const auto& size_class : pool.stats().classes)
         if (size_class.block_bytes >= bytes) return size_class;
     return {};
-}
-
-std::uint64_t live(const MemoryPool& pool) {
-    std::uint64_t sum = 0;
-    for (const auto& size_class : pool.stats().classes) sum += size_class.live;
-    return sum;
 }
 
 bool aligned(const void* block, std::size_t alignment) { return reinterpret_cast<std::uintptr_t>(block) % alignment == 0; }

@@ -19,6 +19,7 @@
 
 #include "support/eventually.hpp"
 #include "support/failing_new.hpp"
+#include "support/memory_pools.hpp"
 
 using muses::MemoryPool;
 using muses::PooledBuffer;
@@ -26,12 +27,6 @@ using muses::PooledSlice;
 using namespace muses::test;
 
 namespace {
-
-std::uint64_t live(const MemoryPool& pool) {
-    std::uint64_t sum = 0;
-    for (const auto& size_class : pool.stats().classes) sum += size_class.live;
-    return sum;
-}
 
 void write(PooledBuffer& buffer, std::string_view text) {
     const auto room = buffer.prepare(text.size() + 10);

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "support/eventually.hpp"
+#include "support/memory_pools.hpp"
 #include "support/queue_elements.hpp"
 
 using muses::MemoryPool;
@@ -38,12 +39,6 @@ using muses::PoolResource;
 using namespace muses::test;
 
 namespace {
-
-std::uint64_t live(const MemoryPool& pool) {
-    std::uint64_t sum = 0;
-    for (const auto& size_class : pool.stats().classes) sum += size_class.live;
-    return sum;
-}
 
 struct Node {
     explicit Node(int n) : number(n) { ++alive; }

@@ -21,6 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include "support/memory_pools.hpp"
+
 #if defined(MUSES_DETAIL_MEM_ASAN)
 #include <sanitizer/asan_interface.h>
 #endif
@@ -38,11 +40,7 @@ struct Watched {
     Reports reports;
     MemoryPool pool{{.on_misuse = [this](PoolMisuse misuse, const void* block) { reports.emplace_back(misuse, block); }}};
 
-    std::uint64_t live() const {
-        std::uint64_t sum = 0;
-        for (const auto& size_class : pool.stats().classes) sum += size_class.live;
-        return sum;
-    }
+    std::uint64_t live() const { return muses::test::live(pool); }
     // The one report since the last call.
     bool told(PoolMisuse misuse, const void* block) { return std::exchange(reports, {}) == Reports{{misuse, block}}; }
 };

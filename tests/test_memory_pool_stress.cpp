@@ -18,7 +18,9 @@
 #include <vector>
 
 #include "support/eventually.hpp"
+#include "support/memory_pools.hpp"
 #include "support/queue_elements.hpp"
+#include "support/sanitizers.hpp"
 
 using muses::MemoryPool;
 using muses::PoolPtr;
@@ -26,19 +28,11 @@ using namespace muses::test;
 
 namespace {
 
-#if defined(__SANITIZE_THREAD__)
+#if defined(MUSES_TEST_TSAN)
 constexpr bool kSlowed = true;
-#elif defined(__has_feature)
-constexpr bool kSlowed = __has_feature(thread_sanitizer);
 #else
 constexpr bool kSlowed = false;
 #endif
-
-std::uint64_t live(const MemoryPool& pool) {
-    std::uint64_t sum = 0;
-    for (const auto& size_class : pool.stats().classes) sum += size_class.live;
-    return sum;
-}
 
 // Starts `count` threads at once, and waits for them.
 template <class Run>

@@ -429,23 +429,6 @@ TEST_CASE("queue: each element wakes one sleeper also when others give up at the
 
 namespace {
 
-// What a consumer got: a count, a sum, and whether each producer's elements came in order.
-struct Tally {
-    std::uint64_t count = 0;
-    std::uint64_t sum = 0;
-    bool ordered = true;
-    std::array<std::uint64_t, 16> next{};
-
-    void add(std::uint64_t number) {
-        ++count;
-        sum += number;
-        std::uint64_t& expected = next.at(number >> 32U);
-        const std::uint64_t index = number & 0xFFFFFFFFU;
-        ordered = ordered && index >= expected;
-        expected = index + 1;
-    }
-};
-
 template <class T>
 void stress(unsigned threads, std::uint64_t each) {
     Queue<T> queue;

@@ -9,17 +9,11 @@
 #include <cstdlib>
 #include <new>
 
-// Counts what is allocated. ThreadSanitizer does not let operator new be replaced.
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define TEST_UNDER_TSAN 1
-#endif
-#endif
-#if defined(__SANITIZE_THREAD__)
-#define TEST_UNDER_TSAN 1
-#endif
+#include "support/sanitizers.hpp"
 
-#ifdef TEST_UNDER_TSAN
+// Counts what is allocated. ThreadSanitizer does not let operator new be replaced.
+
+#if defined(MUSES_TEST_TSAN)
 TEST_CASE("queue: memory is not counted under this sanitizer") {}
 #else
 

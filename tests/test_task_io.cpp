@@ -23,6 +23,7 @@
 
 #include "muses/task.hpp"
 #include "tests/support/eventually.hpp"
+#include "tests/support/loop_tasks.hpp"
 #include "tests/support/sockets.hpp"
 #include "tests/support/tasks.hpp"
 
@@ -37,6 +38,7 @@ using muses::test::drain;
 using muses::test::eventually;
 using muses::test::FdPair;
 using muses::test::live_frames;
+using muses::test::run;
 using muses::test::socket_pair;
 using muses::test::stress_rounds;
 using muses::test::write_all;
@@ -56,22 +58,6 @@ Task<std::string> read_some(EventLoop& loop, int fd) {
     const Result ready = co_await IoAwaiter(loop, fd, EventMask::Readable);
     if (!ready) throw std::system_error(ready.error());
     co_return drain(fd);
-}
-
-// Runs `task` on `loop`, and the loop until the task has ended.
-void run(EventLoop& loop, Task<> task) {
-    std::exception_ptr error;
-    const auto body = [](EventLoop& l, Task<> t, std::exception_ptr& e) -> Task<> {
-        try {
-            co_await t;
-        } catch (...) {
-            e = std::current_exception();
-        }
-        l.stop();
-    };
-    muses::spawn(loop, body(loop, std::move(task), error));
-    loop.run();
-    if (error) std::rethrow_exception(error);
 }
 
 // Lets everything that is ready run, a few times over.

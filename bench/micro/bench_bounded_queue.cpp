@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -16,8 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "waiting_queues.hpp"
+
 #ifdef MUSES_BENCH_HAS_MOODYCAMEL
-#include <concurrentqueue/moodycamel/blockingconcurrentqueue.h>
 #include <concurrentqueue/moodycamel/concurrentqueue.h>
 #endif
 #ifdef MUSES_BENCH_HAS_BOOST
@@ -28,6 +28,8 @@
 #endif
 
 namespace {
+
+using namespace muses::bench;
 
 constexpr std::size_t kCapacity = 1024;
 
@@ -180,62 +182,12 @@ void through(benchmark::State& state) {
     state.SetItemsProcessed(static_cast<std::int64_t>(kItems) * state.iterations());
 }
 
-/// Two threads that sleep until the other one's word comes: the time of there and back.
-template <class Q>
-void round_trip(benchmark::State& state) {
-    Q there;
-    Q back;
-    std::thread echo([&] {
-        for (;;) {
-            const std::uint64_t v = there.wait_pop();
-            back.push(v);
-            if (v == 0) return;
-        }
-    });
-    for (auto _ : state) {
-        there.push(1);
-        benchmark::DoNotOptimize(back.wait_pop());
-    }
-    there.push(0);
-    benchmark::DoNotOptimize(back.wait_pop());
-    echo.join();
-}
-
 struct MusesBlocking {
     muses::BoundedQueue<std::uint64_t> queue{kCapacity};
     void push(std::uint64_t v) { queue.push(v); }
-    std::uint64_t wait_pop() { return *queue.wait_pop(); }
-};
-
-#ifdef MUSES_BENCH_HAS_MOODYCAMEL
-struct MoodycamelBlocking {
-    moodycamel::BlockingConcurrentQueue<std::uint64_t> queue{kCapacity};
-    void push(std::uint64_t v) { queue.enqueue(v); }
-    std::uint64_t wait_pop() {
-        std::uint64_t v = 0;
-        queue.wait_dequeue(v);
-        return v;
-    }
-};
-#endif
-
-struct MutexCondvar {
-    std::mutex mutex;
-    std::condition_variable filled;
-    std::deque<std::uint64_t> queue;
-    void push(std::uint64_t v) {
-        {
-            const std::lock_guard lock(mutex);
-            queue.push_back(v);
-        }
-        filled.notify_one();
-    }
-    std::uint64_t wait_pop() {
-        std::unique_lock lock(mutex);
-        filled.wait(lock, [this] { return !queue.empty(); });
-        const std::uint64_t v = queue.front();
-        queue.pop_front();
-        return v;
+    bool wait_pop(std::uint64_t& v) {
+        v = *queue.wait_pop();
+        return true;
     }
 };
 
@@ -265,7 +217,7 @@ int main(int argc, char** argv) {
     add<MutexDeque>("mutex_deque");
     benchmark::RegisterBenchmark("round_trip/muses", round_trip<MusesBlocking>)->UseRealTime();
 #ifdef MUSES_BENCH_HAS_MOODYCAMEL
-    benchmark::RegisterBenchmark("round_trip/moodycamel", round_trip<MoodycamelBlocking>)->UseRealTime();
+    benchmark::RegisterBenchmark("round_trip/moodycamel", round_trip<WaitingMoodycamel>)->UseRealTime();
 #endif
     benchmark::RegisterBenchmark("round_trip/mutex_condvar", round_trip<MutexCondvar>)->UseRealTime();
     benchmark::Initialize(&argc, argv);

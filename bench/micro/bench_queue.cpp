@@ -6,24 +6,22 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#ifdef MUSES_BENCH_HAS_MOODYCAMEL
-#include <concurrentqueue/moodycamel/blockingconcurrentqueue.h>
-#endif
+#include "waiting_queues.hpp"
+
 #ifdef MUSES_BENCH_HAS_TBB
 #include <tbb/concurrent_queue.h>
 #endif
 
 namespace {
+
+using namespace muses::bench;
 
 // ---- one face for all: push; try_pop and wait_pop that say whether there was an element --------------------------------------
 
@@ -40,18 +38,6 @@ private:
     }
 };
 
-#ifdef MUSES_BENCH_HAS_MOODYCAMEL
-struct Moodycamel {  // keeps no common order of its producers
-    moodycamel::BlockingConcurrentQueue<std::uint64_t> queue;
-    void push(std::uint64_t v) { queue.enqueue(v); }
-    bool try_pop(std::uint64_t& v) { return queue.try_dequeue(v); }
-    bool wait_pop(std::uint64_t& v) {
-        queue.wait_dequeue(v);
-        return true;
-    }
-};
-#endif
-
 #ifdef MUSES_BENCH_HAS_TBB
 struct Tbb {  // the one that can wait
     tbb::concurrent_bounded_queue<std::uint64_t> queue;
@@ -63,36 +49,6 @@ struct Tbb {  // the one that can wait
     }
 };
 #endif
-
-struct MutexCondvar {
-    std::mutex mutex;
-    std::condition_variable filled;
-    std::deque<std::uint64_t> queue;
-    void push(std::uint64_t v) {
-        {
-            const std::lock_guard lock(mutex);
-            queue.push_back(v);
-        }
-        filled.notify_one();
-    }
-    bool try_pop(std::uint64_t& v) {
-        const std::lock_guard lock(mutex);
-        return take(v);
-    }
-    bool wait_pop(std::uint64_t& v) {
-        std::unique_lock lock(mutex);
-        filled.wait(lock, [this] { return !queue.empty(); });
-        return take(v);
-    }
-
-private:
-    bool take(std::uint64_t& v) {
-        if (queue.empty()) return false;
-        v = queue.front();
-        queue.pop_front();
-        return true;
-    }
-};
 
 // ---- cases -------------------------------------------------------------------------------------------------------------------
 
@@ -143,27 +99,6 @@ void through(benchmark::State& state) {
     state.SetItemsProcessed(static_cast<std::int64_t>(kItems) * state.iterations());
 }
 
-/// Two threads that sleep until the other one's word comes: the time of there and back.
-template <class Q>
-void round_trip(benchmark::State& state) {
-    Q there;
-    Q back;
-    std::thread echo([&] {
-        for (std::uint64_t v = 1; v != 0;) {
-            (void)there.wait_pop(v);
-            back.push(v);
-        }
-    });
-    std::uint64_t v = 0;
-    for (auto _ : state) {
-        there.push(1);
-        benchmark::DoNotOptimize(back.wait_pop(v));
-    }
-    there.push(0);
-    benchmark::DoNotOptimize(back.wait_pop(v));
-    echo.join();
-}
-
 template <class Q>
 void add(const std::string& who) {
     benchmark::RegisterBenchmark(("pair/" + who).c_str(), pair<Q>);
@@ -181,7 +116,7 @@ int main(int argc, char** argv) {
     std::thread([] {}).join();  // from here on the C library takes its locks in earnest, whichever case comes first
     add<Muses>("muses");
 #ifdef MUSES_BENCH_HAS_MOODYCAMEL
-    add<Moodycamel>("moodycamel");
+    add<WaitingMoodycamel>("moodycamel");
 #endif
 #ifdef MUSES_BENCH_HAS_TBB
     add<Tbb>("tbb");

@@ -51,6 +51,15 @@ struct Muses {
     }
 };
 
+/// A future for who has only a post(): the callable is copied around, so the task is shared.
+template <class Pool, class F>
+auto submit_by_post(Pool& pool, F f) {
+    auto task = std::make_shared<std::packaged_task<std::invoke_result_t<F>()>>(std::move(f));
+    auto future = task->get_future();
+    pool.post([task] { (*task)(); });
+    return future;
+}
+
 /// What most people write themselves.
 struct MutexDeque {
     std::mutex mutex;
@@ -96,10 +105,7 @@ struct MutexDeque {
     }
     template <class F>
     auto submit(F f) {
-        auto task = std::make_shared<std::packaged_task<std::invoke_result_t<F>()>>(std::move(f));
-        auto future = task->get_future();
-        post([task] { (*task)(); });
-        return future;
+        return submit_by_post(*this, std::move(f));
     }
     void wait() {
         std::unique_lock lock(mutex);
@@ -132,10 +138,7 @@ struct Tbb {
     }
     template <class F>
     auto submit(F f) {
-        auto task = std::make_shared<std::packaged_task<std::invoke_result_t<F>()>>(std::move(f));
-        auto future = task->get_future();
-        post([task] { (*task)(); });
-        return future;
+        return submit_by_post(*this, std::move(f));
     }
     void wait() {
         arena.execute([&] { group.wait(); });

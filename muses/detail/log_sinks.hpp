@@ -14,6 +14,7 @@
 
 #include "muses/detail/log_file.hpp"
 #include "muses/detail/log_text.hpp"
+#include "muses/detail/text_escape.hpp"
 
 namespace muses {
 

@@ -17,6 +17,7 @@
 #include "muses/detail/log_record.hpp"
 #include "muses/detail/log_sinks.hpp"
 #include "muses/detail/log_text.hpp"
+#include "muses/detail/text_escape.hpp"
 
 namespace muses::detail {
 

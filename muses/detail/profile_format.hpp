@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "muses/detail/log_text.hpp"  // append_json_escaped
+#include "muses/detail/text_escape.hpp"
 
 namespace muses {
 

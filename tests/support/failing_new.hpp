@@ -10,13 +10,7 @@
 #include <cstdlib>
 #include <new>
 
-#if defined(__SANITIZE_THREAD__)
-#define MUSES_TEST_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define MUSES_TEST_TSAN 1
-#endif
-#endif
+#include "sanitizers.hpp"
 
 #if !defined(MUSES_TEST_TSAN)
 #define MUSES_TEST_CAN_FAIL_NEW 1

@@ -1,6 +1,7 @@
 // Element types for the tests of queues: each carries a number, and each has a way to notice when it is treated badly.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -79,5 +80,22 @@ using Block = PlainCase<OverflowPolicy::Block>;
 // Waits until a thread that is about to sleep in the queue has very probably done so. Only makes a test meet the interesting
 // interleaving; no result depends on it.
 inline void let_it_sleep() { std::this_thread::sleep_for(std::chrono::milliseconds(5)); }
+
+/// What a consumer got: a count, a sum, and whether each producer's elements came in order.
+struct Tally {
+    std::uint64_t count = 0;
+    std::uint64_t sum = 0;
+    bool ordered = true;
+    std::array<std::uint64_t, 16> next{};
+
+    void add(std::uint64_t number) {
+        ++count;
+        sum += number;
+        std::uint64_t& expected = next.at(number >> 32U);
+        const std::uint64_t index = number & 0xFFFFFFFFU;
+        ordered = ordered && index >= expected;
+        expected = index + 1;
+    }
+};
 
 }  // namespace muses::test
